@@ -1,0 +1,387 @@
+"""The words of the core: jobs and their states, devices, placements, profiles. Plain frozen values.
+
+Nothing here does anything: no clock, no process, no file. Bytes are ints, times are seconds; ``at``
+is seconds since the run began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from rmixer.resources import Resources, format_bytes
+
+CPU = "cpu"
+
+
+class StateName(StrEnum):
+    """The states of a job, by the words that people and reports use."""
+
+    PENDING = "PENDING"
+    HELD = "HELD"
+    PROFILING = "PROFILING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    PREEMPTED = "PREEMPTED"
+    NODE_FAIL = "NODE_FAIL"
+
+
+FINAL_STATES = frozenset(
+    {
+        StateName.SUCCEEDED,
+        StateName.FAILED,
+        StateName.OUT_OF_MEMORY,
+        StateName.CANCELLED,
+        StateName.TIMEOUT,
+        StateName.PREEMPTED,
+        StateName.NODE_FAIL,
+    }
+)
+
+ReasonCode = Literal[
+    "Submitted", "Cpu", "HostMemory", "GpuMemory", "Interference", "Priority", "Dependency",
+    "HeldByUser", "Backoff", "DeviceDrained", "Profile", "Policy",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job waits, with the numbers: what it needs and what there is.
+
+    Attributes:
+        code: one of the reason words of the design.
+        need: what the job needs, in the unit of the code (cores, bytes, rate, seconds).
+        have: what there is of it, or the bound that is not met.
+        detail: what numbers do not say, for example the name of a predecessor.
+    """
+
+    code: ReasonCode
+    need: float | None = None
+    have: float | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        match self.code:
+            case "HostMemory" | "GpuMemory" if self.need is not None and self.have is not None:
+                return f"{self.code}({format_bytes(self.need)}>{format_bytes(self.have)})"
+            case "Cpu" if self.need is not None and self.have is not None:
+                return f"Cpu({self.need:g}>{self.have:g} cores)"
+            case "Interference" if self.need is not None and self.have is not None:
+                return f"Interference(rate {self.need:.2f}<{self.have:.2f})"
+            case "Backoff" if self.need is not None:
+                return f"Backoff({self.need:.0f} s)"
+        return f"{self.code}({self.detail})" if self.detail else self.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job as the user asked for it, validated; what scheduling and execution need of it.
+
+    Attributes:
+        id: unique in the run and safe as a file name.
+        name: as the user wrote it.
+        kind: ``model`` (a training of ours) or ``command`` (any program).
+        payload: what the executor needs, JSON values only (argv, or the training configuration).
+        signature: digest of everything that affects the result.
+        family: the signature without seed, learning rate, name and output paths.
+        device: ``auto``, ``cpu``, ``gpu`` or a device's UUID.
+        gpus: whole GPUs asked for; None leaves it to the dispatcher.
+        threads: the user's own number of threads; None leaves it to the dispatcher.
+        memory: the user's hint for host memory, bytes.
+        gpu_memory: the user's hint for device memory, bytes.
+        retries: further attempts after a failure.
+        timeout_seconds: an attempt that runs longer ends TIMEOUT.
+        priority: higher goes first.
+        after: ids of the jobs that must have succeeded before.
+        total_steps: optimizer steps of the whole job, where known beforehand.
+    """
+
+    id: str
+    name: str
+    kind: Literal["model", "command"]
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    signature: str = ""
+    family: str = ""
+    device: str = "auto"
+    gpus: int | None = None
+    threads: int | None = None
+    memory: int | None = None
+    gpu_memory: int | None = None
+    retries: int = 0
+    timeout_seconds: float | None = None
+    priority: int = 0
+    after: tuple[str, ...] = ()
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device that trains: the CPU of a node, or a GPU.
+
+    Attributes:
+        id: ``cpu`` or the GPU's UUID.
+        kind: ``cpu`` or the GPU's type, for example ``NVIDIA H200``; profiles are kept per kind.
+        index: position among the GPUs; None for the CPU.
+        memory: device memory that jobs may use, bytes; 0 for the CPU, whose memory is the node's.
+    """
+
+    id: str = CPU
+    kind: str = CPU
+    index: int | None = None
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine: what its jobs share.
+
+    Attributes:
+        name: host name.
+        cores: ids of the logical cores that jobs may use.
+        memory: host memory that jobs may use, bytes (what other processes hold is left out).
+        devices: at least the CPU.
+        memory_bandwidth: bytes per second that one core's copy reaches; 0 where not measured.
+    """
+
+    name: str = "localhost"
+    cores: tuple[int, ...] = (0,)
+    memory: int = 0
+    devices: tuple[Device, ...] = (Device(),)
+    memory_bandwidth: float = 0.0
+
+    @property
+    def capacity(self) -> Resources:
+        """Cores and host memory of the node as one amount."""
+        return Resources(cpu=float(len(self.cores)), memory=self.memory)
+
+    def device(self, id: str) -> Device:  # noqa: A002
+        """The device of that id.
+
+        Raises:
+            KeyError: this node has no such device.
+        """
+        for device in self.devices:
+            if device.id == id:
+                return device
+        raise KeyError(id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a job runs and what is booked for it.
+
+    Attributes:
+        device: id of the device.
+        threads: threads given to the job; None leaves the program's own default.
+        cpu: cores' worth booked; jobs that wait for input book a fraction.
+        cores: ids of the cores it is pinned to; empty leaves it unpinned.
+        memory: host memory reserved, bytes.
+        device_memory: memory reserved on the device, bytes; 0 on the CPU.
+    """
+
+    device: str = CPU
+    threads: int | None = None
+    cpu: float = 1.0
+    cores: tuple[int, ...] = ()
+    memory: int = 0
+    device_memory: int = 0
+
+    @property
+    def resources(self) -> Resources:
+        """What the placement books, as one amount."""
+        return Resources(self.cpu, self.memory, self.device_memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Peak memory of a job before it runs.
+
+    Attributes:
+        memory: host memory to reserve, bytes.
+        device_memory: device memory to reserve, bytes.
+        source: ``hint``, ``history`` (a measured peak of this signature or family), ``default``.
+    """
+
+    memory: int
+    device_memory: int = 0
+    source: str = "default"
+
+
+#: Stations of the queueing network that all jobs of a node share.
+HOST_STATIONS = ("cores", "memory_bandwidth", "storage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a job uses when it runs alone on a kind of device.
+
+    Attributes:
+        device_kind: ``cpu`` or the GPU's type.
+        threads: the number of threads it was measured with.
+        step_seconds: seconds per optimizer step alone; None where steps are not seen.
+        demand: per station the share of the solo step that it works for the job; ``cores`` is in
+            cores' worth and may exceed 1 for a job of several threads.
+        granularity: per station how long one visit holds it, relative (missing: 1).
+        startup_seconds: from process start to the first step.
+        memory: peak host memory seen so far, bytes.
+        source: ``probe``, ``live`` or ``history``.
+        confidence: in [0, 1]; a family's profile counts less for its other members.
+    """
+
+    device_kind: str = CPU
+    threads: int = 1
+    step_seconds: float | None = None
+    demand: Mapping[str, float] = field(default_factory=dict)
+    granularity: Mapping[str, float] = field(default_factory=dict)
+    startup_seconds: float = 0.0
+    memory: int = 0
+    source: str = "live"
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job is, as its progress page or its elapsed time tells.
+
+    Attributes:
+        at: when this was seen, seconds since the run began.
+        step: finished optimizer steps.
+        total_steps: all steps, 0 where not known.
+        samples: finished training samples.
+    """
+
+    at: float
+    step: int = 0
+    total_steps: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of a job, and how it ended if it has.
+
+    Attributes:
+        number: from 1.
+        token: unique for this attempt; completion is a compare-and-set on it.
+        placement: where it runs.
+        started_at: when it was placed.
+        outcome: None while it runs.
+        ended_at: when its end was seen.
+        counted: whether its end used up one of the job's tries.
+    """
+
+    number: int
+    token: str
+    placement: Placement
+    started_at: float
+    outcome: Outcome | None = None
+    ended_at: float | None = None
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt, and so perhaps a job, ended.
+
+    Attributes:
+        state: one of the final states.
+        reason: in a word or two: ``exit 1``, ``SIGSEGV``, ``DependencyFailed``, ``host``.
+        message: what the user should read, for example the last lines of the log.
+        exit_code: the program's own code, where it ended by itself.
+        signal: the signal that ended it.
+        memory_peak_bytes: highest host memory of its process tree; 0 where not measured.
+        retryable: whether another attempt can help (a bad data file will not mend itself).
+    """
+
+    state: StateName
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    memory_peak_bytes: int = 0
+    retryable: bool = True
+
+
+# --- a job's state, one class per shape of data --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Waits for a place; `not_before` is the end of a back-off."""
+
+    reason: Reason
+    since: float
+    not_before: float = 0.0
+    name: Literal[StateName.PENDING] = StateName.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """Has a process: PROFILING or RUNNING, SUSPENDED, or COMPLETING (told to stop)."""
+
+    name: Literal[StateName.PROFILING, StateName.RUNNING, StateName.SUSPENDED, StateName.COMPLETING]
+    attempt: Attempt
+    since: float
+    stopping: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """Has ended for good. Never changes."""
+
+    outcome: Outcome
+    at: float
+
+    @property
+    def name(self) -> StateName:
+        """The final state's word."""
+        return self.outcome.state
+
+
+JobState = Pending | Active | Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as the dispatcher knows it.
+
+    Attributes:
+        spec: as asked for.
+        state: what it is doing now, with that state's data.
+        queued_at: when it was submitted.
+        attempts: the attempts that have ended, oldest first.
+        estimate: what to reserve for it.
+        profile: what it uses, where known.
+        progress: how far the running attempt is.
+    """
+
+    spec: JobSpec
+    state: JobState
+    queued_at: float
+    estimate: Estimate
+    attempts: tuple[Attempt, ...] = ()
+    profile: Profile | None = None
+    progress: Progress | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.spec.id
+
+    @property
+    def tries_used(self) -> int:
+        """Ended attempts that count against ``retries``."""
+        return sum(attempt.counted for attempt in self.attempts)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended for good."""
+        return isinstance(self.state, Final)
