@@ -1,0 +1,122 @@
+"""The lines of ``samples.jsonl``, read with care, and curves over the time of a run.
+
+Telemetry is not synced: the file may be absent, cut off in the middle of a line, or damaged. What
+cannot be read is left out; a report never fails because of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rmixer.report.history import Booking
+from rmixer.report.text import finite
+
+#: Points of a curve: (seconds since the run began, value).
+Curve = list[tuple[float, float]]
+
+
+def read_samples(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole samples of the file in order; none if there is no file."""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                sample = _parse(line)
+                if sample is not None:
+                    yield sample
+    except OSError:
+        return
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        sample = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return sample if isinstance(sample, dict) else None
+
+
+def usable(samples: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The samples that have a time, in the order of time."""
+    timed = [sample for sample in samples if finite(sample.get("at")) is not None]
+    return sorted(timed, key=lambda sample: float(sample["at"]))
+
+
+def job_values(
+    samples: Iterable[Mapping[str, Any]], key: str, *, by: str = "job"
+) -> Iterator[tuple[str, float]]:
+    """(job id, value) of every sample in which the job has a number under that key.
+
+    With ``by="token"`` the attempt's token takes the place of the id.
+    """
+    for sample in samples:
+        jobs = sample.get("jobs")
+        for job, values in jobs.items() if isinstance(jobs, Mapping) else ():
+            value = finite(values.get(key)) if isinstance(values, Mapping) else None
+            if value is not None:
+                yield (job if by == "job" else str(values.get("token"))), value
+
+
+def node_curve(samples: Iterable[Mapping[str, Any]], key: str) -> Curve:
+    """A number of the node over time, for example its busy cores."""
+    curve: Curve = []
+    for sample in samples:
+        node = sample.get("node")
+        value = finite(node.get(key)) if isinstance(node, Mapping) else None
+        if value is not None:
+            curve.append((float(sample["at"]), value))
+    return curve
+
+
+def rates_curve(samples: Iterable[Mapping[str, Any]]) -> Curve:
+    """The sum of the jobs' predicted rates over time, where there are rates."""
+    curve: Curve = []
+    for sample in samples:
+        rates = [rate for _, rate in job_values([sample], "rate")]
+        if rates:
+            curve.append((float(sample["at"]), sum(rates)))
+    return curve
+
+
+def booked_curve(bookings: Iterable[Booking], resource: str) -> Curve:
+    """The sum of what is booked over time, as steps: each value holds until the next point.
+
+    Args:
+        bookings: of all attempts.
+        resource: ``cpu`` or ``memory`` of the placement.
+    """
+    changes: dict[float, float] = {}
+    for booking in bookings:
+        amount = float(getattr(booking.placement, resource))
+        changes[booking.start] = changes.get(booking.start, 0.0) + amount
+        changes[booking.end] = changes.get(booking.end, 0.0) - amount
+    curve: Curve = []
+    total = 0.0
+    for at in sorted(changes):
+        total += changes[at]
+        curve.append((at, max(0.0, round(total, 6))))
+    return curve
+
+
+def integral(curve: Curve, end: float) -> float:
+    """The area under a curve of steps up to `end`."""
+    stops = [*(at for at, _ in curve[1:]), end]
+    return sum(
+        value * max(0.0, min(stop, end) - at)
+        for (at, value), stop in zip(curve, stops, strict=True)
+        if at < end
+    )
+
+
+def time_average(curve: Curve, end: float) -> float | None:
+    """The mean of a curve of steps from its first point to `end`; None where there is no time."""
+    if not curve or end <= curve[0][0]:
+        return None
+    return integral(curve, end) / (end - curve[0][0])
+
+
+def peak(curve: Curve) -> float | None:
+    """The highest value of a curve; None if it has no point."""
+    return max((value for _, value in curve), default=None)
