@@ -1,5 +1,12 @@
 """What this machine has, and what processes use of it."""
 
+from rmixer.monitor.machine import (
+    discover_gpus,
+    discover_node,
+    measure_memory_bandwidth,
+    memory_available,
+    usable_memory,
+)
 from rmixer.monitor.processes import (
     Counters,
     ProcessFinder,
@@ -22,8 +29,13 @@ __all__ = [
     "TreeSample",
     "boot_id",
     "descendants",
+    "discover_gpus",
+    "discover_node",
+    "measure_memory_bandwidth",
+    "memory_available",
     "process_table",
     "read_process",
     "sample_tree",
     "trees",
+    "usable_memory",
 ]
