@@ -233,7 +233,6 @@ class Stopping:
     token: str
     outcome: Outcome
     force: bool = False
-    requeue: bool = False
     type: Literal["stopping"] = "stopping"
 
 

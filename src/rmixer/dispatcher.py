@@ -1,0 +1,395 @@
+"""The core: events in, actions out. No clock, no process, no file, no torch.
+
+The real runner, the simulator and a cluster backend drive this same object. An action is a decided
+event, which the driver writes to the log and then carries out, or `Wake`, a time at which the
+dispatcher wants to hear `Woke`; back-off, timeouts and grace periods are decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rmixer import events as ev
+from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
+from rmixer.policies.base import Policy, Snapshot, never_fits, placement_of
+from rmixer.state import RunState
+
+#: First back-off after a failure, seconds; doubled for each further one, up to the cap.
+BACKOFF_SECONDS = 1.0
+BACKOFF_CAP_SECONDS = 60.0
+#: Attempts that may end out of memory, or be lost, without using up the user's retries.
+FREE_ATTEMPTS = 3
+#: A reason is logged anew when its numbers have moved by this share.
+_REASON_CHANGE = 0.1
+
+#: Events after which nothing can start that could not before.
+_CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed)
+
+INTERRUPTED = Outcome(state=StateName.CANCELLED, reason="Interrupted")
+CANCELLED = Outcome(state=StateName.CANCELLED, reason="cancelled", retryable=False)
+DEPENDENCY_FAILED = "DependencyFailed"
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What one event led to, while it is being worked out."""
+
+    at: float
+    wall: float
+    actions: list[ev.Action]
+
+
+class Dispatcher:
+    """Holds the state of one run and decides what happens next.
+
+    Args:
+        policy: decides what starts where.
+        state: where to go on from, for a run that is taken over.
+    """
+
+    def __init__(self, policy: Policy, state: RunState | None = None) -> None:
+        self.policy = policy
+        self.state = state or RunState()
+        self._wake_at: float | None = None
+
+    @classmethod
+    def replay(cls, policy: Policy, log: Iterable[ev.Event]) -> Dispatcher:
+        """The dispatcher as it was when the log ended. Decides nothing."""
+        dispatcher = cls(policy)
+        for event in log:
+            dispatcher.state.apply(event)
+        return dispatcher
+
+    def handle(self, event: ev.Observed) -> list[ev.Action]:
+        """Take one observed event in; what follows from it, in order.
+
+        An event about an attempt that is not the current one of its job has no effect.
+        """
+        answer = _Answer(event.at, event.wall, [])
+        if self.state.finished is not None and not isinstance(event, ev.Resumed):
+            return answer.actions
+        known = self._is_current(event)
+        self.state.apply(event)
+        if known:
+            self._follow(event, answer)
+        if self._may_start() and not isinstance(event, _CHANGES_NO_PLAN):
+            self._end_the_hopeless(answer)
+            self._plan(answer)
+        self._finish_if_done(answer)
+        self._ask_for_wake(answer)
+        return answer.actions
+
+    # --- what follows from an event ---------------------------------------------------------
+
+    def _is_current(self, event: ev.Observed) -> bool:
+        match event:
+            case ev.Exited() | ev.Lost() | ev.Profiled() | ev.MemoryGrew():
+                return self.state.current(event.job, event.token) is not None
+        return True
+
+    def _follow(self, event: ev.Observed, answer: _Answer) -> None:
+        match event:
+            case ev.Exited(job=id, outcome=outcome):
+                self._settle(self.state.jobs[id], outcome, answer)
+            case ev.Lost(job=id, message=message):
+                lost = Outcome(state=StateName.NODE_FAIL, reason="lost", message=message)
+                self._settle(self.state.jobs[id], lost, answer)
+            case ev.CancelRequested(job=id):
+                self._cancel(id, answer)
+            case ev.Interrupted(force=force):
+                for job in self.state.active:
+                    self._stop(job, INTERRUPTED, answer, force=force)
+            case ev.Submitted():
+                answer.actions.append(ev.Wake(at=answer.at))  # plan once the batch is in
+            case ev.Woke() | ev.Resumed():
+                self._wake_at = None
+                self._enforce_times(answer)
+            case ev.MemoryGrew(job=id):
+                self._book_memory(self.state.jobs[id], answer)
+
+    def _settle(self, job: Job, outcome: Outcome, answer: _Answer) -> None:
+        """An attempt is over: requeue the job or end it."""
+        assert isinstance(job.state, Active)
+        ordered = job.state.stopping
+        if ordered is not None and outcome.state != StateName.SUCCEEDED:
+            outcome = replace(
+                ordered,
+                message=ordered.message or outcome.message,
+                exit_code=outcome.exit_code,
+                signal=outcome.signal,
+                memory_peak_bytes=outcome.memory_peak_bytes,
+            )
+        if outcome.reason == INTERRUPTED.reason and outcome.state == INTERRUPTED.state:
+            self._requeue(job, outcome, 0.0, counted=False, answer=answer)
+        elif self._has_another_try(job, outcome):
+            counted = not _is_free(outcome)
+            self._requeue(job, outcome, _backoff(job, outcome), counted=counted, answer=answer)
+        else:
+            self._end(job, outcome, answer)
+
+    def _has_another_try(self, job: Job, outcome: Outcome) -> bool:
+        if outcome.state == StateName.SUCCEEDED or not outcome.retryable:
+            return False
+        if _is_free(outcome):
+            alike = [a for a in job.attempts if a.outcome and a.outcome.state == outcome.state]
+            return len(alike) + 1 < FREE_ATTEMPTS
+        return job.tries_used < job.spec.retries
+
+    def _requeue(
+        self, job: Job, outcome: Outcome, delay: float, *, counted: bool, answer: _Answer
+    ) -> None:
+        requeued = ev.Requeued(
+            at=answer.at, wall=answer.wall, job=job.id, outcome=outcome,
+            not_before=answer.at + delay, counted=counted,
+        )  # fmt: skip
+        self._decide(requeued, answer)
+
+    def _end(self, job: Job, outcome: Outcome, answer: _Answer) -> None:
+        """End a job for good, and with it, unless it succeeded, all that waited for it."""
+        self._decide(ev.Ended(at=answer.at, wall=answer.wall, job=job.id, outcome=outcome), answer)
+        if outcome.state == StateName.SUCCEEDED:
+            return
+        for other in self.state.pending:
+            if job.id in other.spec.after and not self.state.jobs[other.id].is_final:
+                message = f"{job.spec.name} ended {outcome.state}"
+                self._end(other, _cancelled(DEPENDENCY_FAILED, message), answer)
+        began = self.state.began
+        if began is not None and began.fail_fast and outcome.state != StateName.CANCELLED:
+            self._fail_fast(job, answer)
+
+    def _fail_fast(self, failed: Job, answer: _Answer) -> None:
+        outcome = _cancelled("FailFast", f"{failed.spec.name} failed")
+        for job in self.state.active:
+            self._stop(job, outcome, answer)
+        for job in self.state.pending:
+            if isinstance(self.state.jobs[job.id].state, Pending):
+                self._end(job, outcome, answer)
+
+    def _cancel(self, id: str, answer: _Answer) -> None:  # noqa: A002
+        job = self.state.jobs.get(id)
+        if job is None:
+            return
+        match job.state:
+            case Pending():
+                self._end(job, CANCELLED, answer)
+            case Active():
+                self._stop(job, CANCELLED, answer)
+
+    def _stop(
+        self,
+        job: Job,
+        outcome: Outcome,
+        answer: _Answer,
+        *,
+        force: bool = False,
+    ) -> None:
+        assert isinstance(job.state, Active)
+        if job.state.stopping is not None and not force:
+            return
+        stopping = ev.Stopping(
+            at=answer.at, wall=answer.wall, job=job.id, token=job.state.attempt.token,
+            outcome=job.state.stopping or outcome, force=force,
+        )  # fmt: skip
+        self._decide(stopping, answer)
+
+    def _enforce_times(self, answer: _Answer) -> None:
+        """Timeouts that are over, and grace periods that were not enough."""
+        for job in self.state.active:
+            deadline = self._deadline(job)
+            if deadline is None or deadline > answer.at:
+                continue
+            assert isinstance(job.state, Active)
+            if job.state.stopping is not None:
+                self._stop(job, job.state.stopping, answer, force=True)
+            else:
+                limit = job.spec.timeout_seconds
+                timeout = Outcome(
+                    state=StateName.TIMEOUT, reason=f"over {limit:g} s", retryable=False
+                )
+                self._stop(job, timeout, answer)
+
+    def _book_memory(self, job: Job, answer: _Answer) -> None:
+        """Book what a job that outgrew its reservation needs, as far as there is room."""
+        assert isinstance(job.state, Active)
+        held = job.state.attempt.placement
+        booked = sum(placement_of(other).memory for other in self.state.active)
+        room = self.state.node.memory - booked
+        memory = min(job.estimate.memory, held.memory + max(0, room))
+        if memory > held.memory:
+            self._rebook(job, replace(held, memory=memory), answer)
+
+    def _rebook(self, job: Job, placement: Placement, answer: _Answer) -> None:
+        assert isinstance(job.state, Active)
+        rebooked = ev.Rebooked(
+            at=answer.at, wall=answer.wall, job=job.id, token=job.state.attempt.token,
+            placement=placement,
+        )  # fmt: skip
+        self._decide(rebooked, answer)
+
+    # --- planning ---------------------------------------------------------------------------
+
+    def _may_start(self) -> bool:
+        return self.state.began is not None and self.state.interrupted == "no"
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What a policy may know at that time."""
+        state = self.state
+        eligible = [job for job in state.pending if self._why_not_yet(job, now) is None]
+        eligible.sort(key=lambda job: -job.spec.priority)
+        return Snapshot(
+            now=now,
+            node=state.node,
+            pending=tuple(eligible),
+            active=state.active,
+            total_jobs=len(state.jobs),
+            seed=state.began.seed if state.began else 0,
+        )
+
+    def _end_the_hopeless(self, answer: _Answer) -> None:
+        """End what can never start: its predecessor failed, or the machine is too small."""
+        for job in self.state.pending:
+            if job.id not in self.state.jobs or self.state.jobs[job.id].is_final:
+                continue
+            failed = self._failed_predecessor(job)
+            reason = never_fits(job.spec, job.estimate, self.state.node)
+            if failed:
+                self._end(job, _cancelled(DEPENDENCY_FAILED, failed), answer)
+            elif reason is not None:
+                outcome = Outcome(
+                    state=StateName.FAILED,
+                    reason="NeverFits",
+                    message=f"needs more than the whole machine: {reason}",
+                    retryable=False,
+                )
+                self._end(job, outcome, answer)
+
+    def _failed_predecessor(self, job: Job) -> str:
+        for id in job.spec.after:  # noqa: A001
+            before = self.state.jobs.get(id)
+            if before is None and self.state.queue_closed:
+                return f"there is no job {id}"
+            if before is not None and before.is_final and before.state.name != StateName.SUCCEEDED:
+                return f"{before.spec.name} ended {before.state.name}"
+        return ""
+
+    def _plan(self, answer: _Answer) -> None:
+        plan = self.policy.plan(self.snapshot(answer.at))
+        for id, placement in plan.rebooked.items():  # noqa: A001
+            self._rebook(self.state.jobs[id], placement, answer)
+        for id, placement in plan.starts.items():  # noqa: A001
+            self._place(self.state.jobs[id], placement, answer)
+        for job in self.state.pending:
+            reason = self._why_not_yet(job, answer.at) or plan.waits.get(job.id)
+            assert isinstance(job.state, Pending)
+            if reason is not None and _differs(job.state.reason, reason):
+                waiting = ev.Waiting(at=answer.at, wall=answer.wall, job=job.id, reason=reason)
+                self._decide(waiting, answer)
+
+    def _place(self, job: Job, placement: Placement, answer: _Answer) -> None:
+        assert self.state.began is not None
+        number = len(job.attempts) + 1
+        placed = ev.Placed(
+            at=answer.at, wall=answer.wall, job=job.id, attempt=number,
+            token=f"{self.state.began.run}.{job.id}.{number}", placement=placement,
+            profiling=job.profile is None and not self._family_is_profiling(job),
+        )  # fmt: skip
+        self._decide(placed, answer)
+
+    def _family_is_profiling(self, job: Job) -> bool:
+        return any(
+            other.state.name == StateName.PROFILING and other.spec.family == job.spec.family
+            for other in self.state.active
+        )
+
+    def _why_not_yet(self, job: Job, now: float) -> Reason | None:
+        """Why a pending job is not even looked at: a predecessor, or a back-off."""
+        assert isinstance(job.state, Pending)
+        for id in job.spec.after:  # noqa: A001
+            before = self.state.jobs.get(id)
+            if before is None or before.state.name != StateName.SUCCEEDED:
+                name = before.spec.name if before else id
+                return Reason("Dependency", detail=name)
+        if job.state.not_before > now:
+            return Reason("Backoff", job.state.not_before - now)
+        return None
+
+    # --- the end, and the clock -------------------------------------------------------------
+
+    def _finish_if_done(self, answer: _Answer) -> None:
+        if self.state.active or self.state.finished is not None:
+            return
+        interrupted = self.state.interrupted != "no"
+        done = self.state.queue_closed and not self.state.pending
+        if self.state.began is not None and (done or interrupted):
+            left = interrupted and bool(self.state.pending)
+            self._decide(ev.Finished(at=answer.at, wall=answer.wall, interrupted=left), answer)
+
+    def _deadline(self, job: Job) -> float | None:
+        """When an active job's grace or timeout is over."""
+        assert isinstance(job.state, Active)
+        began = self.state.began
+        if job.state.stopping is not None:
+            return job.state.since + (began.grace_seconds if began else 0.0)
+        if job.spec.timeout_seconds is not None:
+            return job.state.attempt.started_at + job.spec.timeout_seconds
+        return None
+
+    def _ask_for_wake(self, answer: _Answer) -> None:
+        times = [t for job in self.state.active if (t := self._deadline(job)) is not None]
+        times += [
+            job.state.not_before
+            for job in self.state.pending
+            if isinstance(job.state, Pending) and job.state.not_before > answer.at
+        ]
+        upcoming = [t for t in times if t > answer.at]
+        if not upcoming or self.state.finished is not None:
+            return
+        earliest = min(upcoming)
+        if self._wake_at is None or earliest < self._wake_at:
+            self._wake_at = earliest
+            answer.actions.append(ev.Wake(at=earliest))
+
+    def _decide(self, event: ev.Decided, answer: _Answer) -> None:
+        self.state.apply(event)
+        answer.actions.append(event)
+
+
+def _cancelled(reason: str, message: str) -> Outcome:
+    return Outcome(state=StateName.CANCELLED, reason=reason, message=message, retryable=False)
+
+
+def _is_free(outcome: Outcome) -> bool:
+    """Whether an end was no failure of the job: out of memory, or lost with its machine."""
+    return outcome.state in (StateName.OUT_OF_MEMORY, StateName.NODE_FAIL)
+
+
+def _backoff(job: Job, outcome: Outcome) -> float:
+    if outcome.state == StateName.NODE_FAIL:
+        return 0.0
+    delay: float = BACKOFF_SECONDS * 2 ** len(job.attempts)
+    return min(BACKOFF_CAP_SECONDS, delay)
+
+
+def _differs(old: Reason, new: Reason) -> bool:
+    """Whether a reason is news: another word, or numbers that have moved."""
+    if old.code != new.code or old.detail != new.detail:
+        return True
+    if new.code == "Backoff":
+        return False
+    pairs = ((old.need, new.need), (old.have, new.have))
+    return any(_moved(before, now) for before, now in pairs)
+
+
+def _moved(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before is not now
+    return abs(now - before) > _REASON_CHANGE * max(abs(before), abs(now), 1e-9)
+
+
+def exit_code(state: RunState) -> int:
+    """130 if the run was interrupted, 1 if a job did not succeed, else 0."""
+    if state.interrupted != "no":
+        return 130
+    ended = [job.state for job in state.jobs.values() if isinstance(job.state, Final)]
+    return int(any(final.name != StateName.SUCCEEDED for final in ended))

@@ -1,0 +1,234 @@
+"""What a policy is: one pure method from a snapshot to a plan.
+
+A policy keeps no state, reads no clock and starts nothing. It is given everything that is known as
+an immutable `Snapshot` and books into a `Plan`, which refuses what does not fit, so that no policy
+can break a capacity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from rmixer.errors import OverbookedError
+from rmixer.model import (
+    CPU,
+    Active,
+    Attempt,
+    Device,
+    Estimate,
+    Job,
+    JobSpec,
+    Node,
+    Placement,
+    Reason,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that a policy may know.
+
+    Attributes:
+        now: seconds since the run began.
+        node: the machine.
+        pending: jobs that may start now, by priority, then in the order of the queue.
+        active: jobs that hold a placement, those that are being stopped included.
+        total_jobs: all jobs of the run, ended ones included.
+        seed: for policies that draw.
+    """
+
+    now: float
+    node: Node
+    pending: tuple[Job, ...]
+    active: tuple[Job, ...]
+    total_jobs: int = 0
+    seed: int = 0
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides what starts where."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """What to start, what to rebook, and why the rest waits."""
+        ...  # pragma: no cover
+
+
+class Plan:
+    """What a policy wants, booked as it goes.
+
+    A placement that is pinned books ``cpu / len(cores)`` on each of its cores; one that is not
+    books on the node alone. Every booking is checked against the node's cores and memory and the
+    device's memory.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.starts: dict[str, Placement] = {}
+        self.rebooked: dict[str, Placement] = {}
+        self.waits: dict[str, Reason] = {}
+        self.free_cpu = float(len(snapshot.node.cores))
+        self.free_memory = snapshot.node.memory
+        self.free_cores = dict.fromkeys(snapshot.node.cores, 1.0)
+        self.free_device_memory = {d.id: d.memory for d in snapshot.node.devices}
+        self._held = {job.id: placement_of(job) for job in snapshot.active}
+        for placement in self._held.values():
+            self._book(placement, 1)
+
+    def start(self, job: Job, placement: Placement) -> None:
+        """Start a pending job there.
+
+        Raises:
+            OverbookedError: it does not fit, or the job has a place already.
+        """
+        if job.id in self._held:
+            raise OverbookedError(f"job {job.spec.name!r} has a place already")
+        reason = self.lacks(placement)
+        if reason is not None:
+            raise OverbookedError(f"job {job.spec.name!r} does not fit: {reason}")
+        self._book(placement, 1)
+        self._held[job.id] = placement
+        self.starts[job.id] = placement
+        self.waits.pop(job.id, None)
+
+    def rebook(self, job: Job, placement: Placement) -> None:
+        """Change what an active job books.
+
+        Raises:
+            OverbookedError: the job has no place, or the new one does not fit beside the others.
+        """
+        held = self._held.get(job.id)
+        if held is None:
+            raise OverbookedError(f"job {job.spec.name!r} has no place to rebook")
+        self._book(held, -1)
+        reason = self.lacks(placement)
+        if reason is not None:
+            self._book(held, 1)
+            raise OverbookedError(f"job {job.spec.name!r} cannot be rebooked: {reason}")
+        self._book(placement, 1)
+        self._held[job.id] = placement
+        if placement != held:
+            self.rebooked[job.id] = placement
+
+    def wait(self, job: Job, reason: Reason) -> None:
+        """Say why a pending job does not start now."""
+        self.waits[job.id] = reason
+
+    def lacks(self, placement: Placement) -> Reason | None:
+        """Why a placement does not fit now, with numbers, or None if it does."""
+        if placement.device not in self.free_device_memory:
+            return Reason("DeviceDrained", detail=placement.device)
+        if placement.memory > self.free_memory:
+            return Reason("HostMemory", placement.memory, self.free_memory)
+        free_device = self.free_device_memory[placement.device]
+        if placement.device_memory > free_device:
+            return Reason("GpuMemory", placement.device_memory, free_device)
+        if placement.cpu > self.free_cpu:
+            return Reason("Cpu", placement.cpu, max(0.0, self.free_cpu))
+        share = _share(placement)
+        for core in placement.cores:
+            if share > self.free_cores.get(core, 0.0):
+                return Reason(
+                    "Cpu", share, max(0.0, self.free_cores.get(core, 0.0)), f"core {core}"
+                )
+        return None
+
+    def pick_cores(self, threads: int, cpu: float) -> tuple[int, ...]:
+        """Cores to pin a job to: as many as it has threads, each with room for its part.
+
+        Full cores go to jobs that fill them; a part goes to the core with the least room that is
+        enough, so that jobs that wait share a core. Empty where there are not enough.
+        """
+        share = round(cpu / threads, 3)
+        fitting = [core for core, free in self.free_cores.items() if share <= free]
+        fitting.sort(key=lambda core: (self.free_cores[core], core))
+        return tuple(sorted(fitting[:threads])) if len(fitting) >= threads else ()
+
+    def _book(self, placement: Placement, sign: int) -> None:
+        self.free_cpu = round(self.free_cpu - sign * placement.cpu, 3)
+        self.free_memory -= sign * placement.memory
+        if placement.device in self.free_device_memory:
+            self.free_device_memory[placement.device] -= sign * placement.device_memory
+        share = _share(placement)
+        for core in placement.cores:
+            if core in self.free_cores:
+                self.free_cores[core] = round(self.free_cores[core] - sign * share, 3)
+
+
+def _share(placement: Placement) -> float:
+    return round(placement.cpu / len(placement.cores), 3) if placement.cores else 0.0
+
+
+def placement_of(job: Job) -> Placement:
+    """The placement of an active job."""
+    assert isinstance(job.state, Active)
+    return job.state.attempt.placement
+
+
+def attempt_of(job: Job) -> Attempt:
+    """The running attempt of an active job."""
+    assert isinstance(job.state, Active)
+    return job.state.attempt
+
+
+def eligible_devices(spec: JobSpec, node: Node) -> tuple[Device, ...]:
+    """The devices of a node that a job may use, by its ``device`` key."""
+    match spec.device:
+        case "auto":
+            wanted = node.devices
+        case "cpu":
+            wanted = tuple(d for d in node.devices if d.kind == CPU)
+        case "gpu":
+            wanted = tuple(d for d in node.devices if d.kind != CPU)
+        case uuid:
+            wanted = tuple(d for d in node.devices if d.id == uuid)
+    return tuple(d for d in wanted if d.kind != CPU) if spec.gpus else wanted
+
+
+def pick_device(plan: Plan, job: Job) -> Device:
+    """The CPU if the job may use it, else the GPU it may use with the most free memory."""
+    devices = eligible_devices(job.spec, plan.snapshot.node)
+    if not devices:
+        return Device(id=job.spec.device, kind="absent")
+    for device in devices:
+        if device.kind == CPU:
+            return device
+    return max(devices, key=lambda d: plan.free_device_memory[d.id])
+
+
+def device_memory(device: Device, job: Job) -> int:
+    """What a job books on a device: its estimate; the whole of it where there is none."""
+    return 0 if device.kind == CPU else job.estimate.device_memory or device.memory
+
+
+def never_fits(spec: JobSpec, estimate: Estimate, node: Node) -> Reason | None:
+    """Why a job could not run on the node even alone, with numbers, or None if it could."""
+    devices = eligible_devices(spec, node)
+    if not devices:
+        gpus = sum(d.kind != CPU for d in node.devices)
+        return Reason("DeviceDrained", detail=f"device {spec.device}: the machine has {gpus} GPUs")
+    if spec.gpus and spec.gpus > len(devices):
+        detail = f"needs {spec.gpus} GPUs, the machine has {len(devices)}"
+        return Reason("DeviceDrained", spec.gpus, len(devices), detail)
+    if spec.threads and spec.threads > len(node.cores):
+        return Reason("Cpu", spec.threads, len(node.cores))
+    if estimate.memory > node.memory:
+        return Reason("HostMemory", estimate.memory, node.memory)
+    largest = max(d.memory for d in devices)
+    if all(d.kind != CPU for d in devices) and estimate.device_memory > largest:
+        return Reason("GpuMemory", estimate.device_memory, largest)
+    return None
+
+
+def whole_number(policy: str, key: str, value: object, minimum: int = 1) -> int:
+    """An option of a policy that must be a whole number, checked.
+
+    Raises:
+        ValueError: it is not, or below `minimum`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(
+            f"policy {policy}: {key} must be a whole number of at least {minimum}, not {value!r}"
+        )
+    return value

@@ -1,0 +1,245 @@
+"""The state of a run: the replay of its events, and nothing else.
+
+`RunState.apply` is the only place where a job's state changes. It takes observed and decided events
+alike, so replaying a log gives the state of the run that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rmixer import events as ev
+from rmixer.model import (
+    Active,
+    Attempt,
+    Estimate,
+    Final,
+    Job,
+    JobSpec,
+    Node,
+    Outcome,
+    Pending,
+    Profile,
+    Progress,
+    Reason,
+    StateName,
+)
+
+#: A measured peak is reserved with this much room above it, until errors have been calibrated.
+MEMORY_MARGIN = 1.2
+#: After an out-of-memory end at least this much more is reserved.
+OUT_OF_MEMORY_GROWTH = 1.5
+#: A sibling's profile counts this much for the other members of a family.
+FAMILY_CONFIDENCE = 0.5
+
+Interruption = Literal["no", "graceful", "forced"]
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything that is known of a run. Two states are equal if they hold the same."""
+
+    began: ev.Began | None = None
+    node: Node = field(default_factory=Node)
+    at: float = 0.0
+    jobs: dict[str, Job] = field(default_factory=dict)
+    queue_closed: bool = False
+    interrupted: Interruption = "no"
+    finished: ev.Finished | None = None
+
+    def apply(self, event: ev.Event) -> None:
+        """Take one event in. An event about an attempt that is not current changes nothing."""
+        self.at = max(self.at, event.at)
+        change = _CHANGES.get(type(event))
+        if change is not None:  # others only say that something happened; decisions follow
+            change(self, event)
+
+    # --- questions --------------------------------------------------------------------------
+
+    def current(self, job: str, token: str) -> Job | None:
+        """The job if that attempt is the one it is running, else None (compare-and-set)."""
+        found = self.jobs.get(job)
+        if found is None or not isinstance(found.state, Active):
+            return None
+        return found if found.state.attempt.token == token else None
+
+    @property
+    def active(self) -> tuple[Job, ...]:
+        """Jobs that hold a placement, in the order of submission."""
+        return tuple(job for job in self.jobs.values() if isinstance(job.state, Active))
+
+    @property
+    def pending(self) -> tuple[Job, ...]:
+        """Jobs that wait, in the order of submission."""
+        return tuple(job for job in self.jobs.values() if isinstance(job.state, Pending))
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def _begin(self, event: ev.Began) -> None:
+        self.began, self.node = event, event.node
+
+    def _close_queue(self, event: ev.QueueClosed) -> None:  # noqa: ARG002
+        self.queue_closed = True
+
+    def _interrupt(self, event: ev.Interrupted) -> None:
+        self.interrupted = "forced" if event.force else "graceful"
+
+    def _finish(self, event: ev.Finished) -> None:
+        self.finished = event
+
+    def _progress(self, event: ev.Progressed) -> None:
+        if job := self.current(event.job, event.token):
+            self.jobs[job.id] = replace(job, progress=event.progress)
+
+    def _resume(self, event: ev.Resumed) -> None:
+        self.node = event.node
+        self.finished = None
+        self.interrupted = "no"
+        if event.retry_failed:
+            for job in list(self.jobs.values()):
+                if isinstance(job.state, Final) and job.state.name != StateName.SUCCEEDED:
+                    attempts = tuple(replace(a, counted=False) for a in job.attempts)
+                    state = Pending(Reason("Submitted"), since=event.at)
+                    self.jobs[job.id] = replace(job, state=state, attempts=attempts)
+
+    def _submit(self, event: ev.Submitted) -> None:
+        profile = event.profile or self._family_profile(event.spec)
+        self.jobs[event.spec.id] = Job(
+            spec=event.spec,
+            state=Pending(Reason("Submitted"), since=event.at),
+            queued_at=event.at,
+            estimate=event.estimate,
+            profile=profile,
+        )
+
+    def _family_profile(self, spec: JobSpec) -> Profile | None:
+        for job in self.jobs.values():
+            if spec.family and job.spec.family == spec.family and job.profile is not None:
+                return replace(job.profile, confidence=FAMILY_CONFIDENCE)
+        return None
+
+    def _place(self, event: ev.Placed) -> None:
+        job = self.jobs[event.job]
+        assert isinstance(job.state, Pending), f"{job.id} is {job.state.name}"
+        attempt = Attempt(
+            number=event.attempt,
+            token=event.token,
+            placement=event.placement,
+            started_at=event.at,
+        )
+        name = StateName.PROFILING if event.profiling else StateName.RUNNING
+        state = Active(name, attempt, since=event.at)  # type: ignore[arg-type]
+        self.jobs[job.id] = replace(job, state=state, progress=Progress(at=event.at))
+
+    def _rebook(self, event: ev.Rebooked) -> None:
+        if job := self.current(event.job, event.token):
+            assert isinstance(job.state, Active)
+            attempt = replace(job.state.attempt, placement=event.placement)
+            self.jobs[job.id] = replace(job, state=replace(job.state, attempt=attempt))
+
+    def _wait(self, event: ev.Waiting) -> None:
+        job = self.jobs[event.job]
+        if isinstance(job.state, Pending):
+            self.jobs[job.id] = replace(job, state=replace(job.state, reason=event.reason))
+
+    def _stop(self, event: ev.Stopping) -> None:
+        if job := self.current(event.job, event.token):
+            assert isinstance(job.state, Active)
+            outcome = job.state.stopping or event.outcome
+            since = job.state.since if job.state.stopping else event.at
+            state = Active(StateName.COMPLETING, job.state.attempt, since, stopping=outcome)
+            self.jobs[job.id] = replace(job, state=state)
+
+    def _close(self, event: ev.Requeued | ev.Ended) -> None:
+        """End the running attempt, if there is one, and give the job its next state."""
+        job = self.jobs[event.job]
+        assert not job.is_final, f"{job.id} has ended already"
+        counted = event.counted if isinstance(event, ev.Requeued) else True
+        attempts = job.attempts
+        if isinstance(job.state, Active):
+            ended = replace(
+                job.state.attempt, outcome=event.outcome, ended_at=event.at, counted=counted
+            )
+            attempts = (*attempts, ended)
+        state: Pending | Final
+        if isinstance(event, ev.Requeued):
+            delay = max(0.0, event.not_before - event.at)
+            reason = Reason("Backoff", delay) if delay else Reason("Submitted")
+            state = Pending(reason, since=event.at, not_before=event.not_before)
+        else:
+            state = Final(event.outcome, at=event.at)
+        estimate = _after(job, event.outcome, self.node)
+        self.jobs[job.id] = replace(job, state=state, attempts=attempts, estimate=estimate)
+
+    def _learn(self, event: ev.Profiled) -> None:
+        job = self.current(event.job, event.token)
+        if job is None:
+            return
+        assert isinstance(job.state, Active)
+        state = job.state
+        if state.name == StateName.PROFILING:
+            state = replace(state, name=StateName.RUNNING)
+        estimate = _learned(job, event.profile.memory, self.node)
+        self.jobs[job.id] = replace(job, state=state, profile=event.profile, estimate=estimate)
+        for sibling in self._siblings(job):
+            if sibling.profile is None or sibling.profile.confidence <= FAMILY_CONFIDENCE:
+                profile = replace(event.profile, confidence=FAMILY_CONFIDENCE)
+                estimate = _learned(sibling, event.profile.memory, self.node)
+                self.jobs[sibling.id] = replace(sibling, profile=profile, estimate=estimate)
+
+    def _siblings(self, job: Job) -> list[Job]:
+        return [
+            other
+            for other in self.jobs.values()
+            if other.id != job.id
+            and job.spec.family
+            and other.spec.family == job.spec.family
+            and isinstance(other.state, Pending)
+        ]
+
+    def _grow(self, event: ev.MemoryGrew) -> None:
+        if job := self.current(event.job, event.token):
+            needed = min(int(event.memory * MEMORY_MARGIN), self.node.memory)
+            if needed > job.estimate.memory:
+                estimate = replace(job.estimate, memory=needed, source="measured")
+                self.jobs[job.id] = replace(job, estimate=estimate)
+
+
+def _learned(job: Job, peak: int, node: Node) -> Estimate:
+    """The reservation once a peak was seen. The user's hint stays if it is larger."""
+    if not peak:
+        return job.estimate
+    needed = max(int(peak * MEMORY_MARGIN), job.spec.memory or 0)
+    return replace(job.estimate, memory=min(needed, node.memory), source="measured")
+
+
+def _after(job: Job, outcome: Outcome, node: Node) -> Estimate:
+    """The reservation for the next attempt: more room after an out-of-memory end."""
+    if outcome.state != StateName.OUT_OF_MEMORY:
+        return job.estimate
+    needed = max(
+        int(outcome.memory_peak_bytes * MEMORY_MARGIN),
+        int(job.estimate.memory * OUT_OF_MEMORY_GROWTH),
+    )
+    return replace(job.estimate, memory=min(needed, node.memory), source="out of memory")
+
+
+_CHANGES: dict[type, Callable[[RunState, Any], None]] = {
+    ev.Began: RunState._begin,
+    ev.Resumed: RunState._resume,
+    ev.Submitted: RunState._submit,
+    ev.QueueClosed: RunState._close_queue,
+    ev.Interrupted: RunState._interrupt,
+    ev.Finished: RunState._finish,
+    ev.Progressed: RunState._progress,
+    ev.Profiled: RunState._learn,
+    ev.MemoryGrew: RunState._grow,
+    ev.Placed: RunState._place,
+    ev.Rebooked: RunState._rebook,
+    ev.Waiting: RunState._wait,
+    ev.Stopping: RunState._stop,
+    ev.Requeued: RunState._close,
+    ev.Ended: RunState._close,
+}
