@@ -1,0 +1,1 @@
+"""Training: one function, its optimizers, and the process that a runner starts."""

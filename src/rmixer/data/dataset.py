@@ -1,0 +1,124 @@
+"""A finished data set, mapped read-only: every job on the machine shares one copy in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from rmixer.data.batch import Batch
+from rmixer.data.build import open_column
+from rmixer.data.cache import read_manifest
+from rmixer.data.info import DataInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Up to so many training rows are shuffled as a whole; above, in groups of blocks.
+FULL_SHUFFLE_ROWS = 1 << 24
+_BLOCK_ROWS = 1 << 14
+_GROUP_BLOCKS = 1 << 8
+
+
+class Dataset:
+    """Columns of a data set in the cache.
+
+    Args:
+        folder: as `rmixer.data.cache.prepare` returned it.
+
+    Attributes:
+        info: names and sizes.
+        train_rows, valid_rows: row numbers of the two parts, ascending.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.info = info = DataInfo.from_dict(read_manifest(folder)["info"])
+        self._label = open_column(folder, "label.u1", (info.rows,))
+        self._dense = open_column(folder, "dense.f4", (info.rows, len(info.dense)))
+        self._sparse = open_column(folder, "sparse.i4", (info.rows, len(info.fields)))
+        self._sequences = {
+            s.name: (
+                open_column(folder, f"{s.name}.values.i4", (-1,)),
+                open_column(folder, f"{s.name}.offsets.i8", (info.rows + 1,)),
+            )
+            for s in info.sequences
+        }
+        self.train_rows = open_column(folder, "train.i8", (info.train_rows,))
+        self.valid_rows = open_column(folder, "valid.i8", (info.valid_rows,))
+
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        """The rows with these numbers, in this order."""
+        return Batch(
+            dense_BN=_gather(self._dense, rows, torch.float32),
+            sparse_BF=_gather(self._sparse, rows, torch.int32),
+            label_B=_gather(self._label, rows, torch.uint8).to(torch.float32),
+            sequences={name: pad(*columns, rows) for name, columns in self._sequences.items()},
+        )
+
+    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The labels of the rows with these numbers."""
+        return np.asarray(self._label[rows])
+
+
+def shuffled(
+    rows: NDArray[np.int64], batch_size: int, seed: int, epoch: int
+) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of successive batches, in an order that depends on seed and epoch alone.
+
+    Up to `FULL_SHUFFLE_ROWS` rows the order is a full permutation. Above, blocks of neighbouring
+    rows are permuted, and then the rows within each group of 256 blocks, so that the memory needed
+    does not grow with the data. The last batch may be smaller.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    left = np.empty(0, np.int64)
+    for group in _groups(rows, generator):
+        order = np.concatenate([left, group]) if len(left) else group
+        whole = len(order) // batch_size * batch_size
+        for start in range(0, whole, batch_size):
+            yield order[start : start + batch_size]
+        left = order[whole:]
+    if len(left):
+        yield left
+
+
+def in_order(rows: NDArray[np.int64], batch_size: int) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of successive batches, in the order of the rows."""
+    for start in range(0, len(rows), batch_size):
+        yield np.asarray(rows[start : start + batch_size])
+
+
+def pad(
+    values: NDArray[np.int32], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> torch.Tensor:
+    """The lists of some rows as ``[B, T]``, T the longest of them (at least 1), padded with 0."""
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - starts
+    position = np.arange(max(1, int(lengths.max(initial=0))))
+    inside = position < lengths[:, None]
+    ids = torch.zeros(inside.shape, dtype=torch.int32)
+    ids.numpy()[inside] = values[(starts[:, None] + position)[inside]]
+    return ids
+
+
+def _gather(column: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -> torch.Tensor:
+    # Into memory that torch aligned: results must not depend on where numpy happened to put it.
+    out = torch.empty((len(rows), *column.shape[1:]), dtype=dtype)
+    np.take(column, rows, axis=0, out=out.numpy(), mode="clip")
+    return out
+
+
+def _groups(
+    rows: NDArray[np.int64], generator: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    if len(rows) <= FULL_SHUFFLE_ROWS:
+        yield generator.permutation(rows)
+        return
+    starts = generator.permutation(np.arange(0, len(rows), _BLOCK_ROWS))
+    for first in range(0, len(starts), _GROUP_BLOCKS):
+        blocks = starts[first : first + _GROUP_BLOCKS]
+        group = np.concatenate([rows[start : start + _BLOCK_ROWS] for start in blocks])
+        yield generator.permutation(group)

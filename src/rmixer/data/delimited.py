@@ -1,0 +1,76 @@
+"""Any table of text with a declared schema: CSV, TSV, or fields between another character."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rmixer.data.format import Chunk
+from rmixer.data.schema import DataSpec, Problem, check_path, check_schema, parse_schema
+from rmixer.data.table import NotRightError, Table, frame_of
+from rmixer.data.text import first_line
+from rmixer.errors import DataError, unknown_name
+
+_DELIMITERS = "\t,;|"
+
+
+class Delimited:
+    """The format ``csv``. Without declared columns the first line is a header."""
+
+    options: tuple[str, ...] = ("path", "schema")
+    default_dense = "standard"
+
+    def __init__(self, spec: DataSpec) -> None:
+        self.schema = parse_schema(spec.options["schema"])
+        self.sources = (Path(spec.options["path"]),) if "path" in spec.options else ()
+
+    @staticmethod
+    def check(data: Mapping[str, Any]) -> list[Problem]:
+        """The problems of its own keys."""
+        return check_path(data) + check_schema(data.get("schema"))
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All rows of the file."""
+        (path,) = self.sources
+        yield from self._table(path, label_needed=True).chunks(path)
+
+    def chunks_of(self, source: Any) -> Iterator[Chunk]:
+        """The rows of another file or of a frame; the label may be absent."""
+        if isinstance(source, str | Path):
+            yield from self._table(Path(source), label_needed=False).chunks(Path(source))
+            return
+        frame = frame_of(source, self.schema.missing)
+        labelled = self.schema.label in frame.columns
+        columns = tuple(frame.columns)
+        self._check_columns(columns, Path("frame"), label_needed=False)
+        table = Table(schema=self.schema, columns=columns, delimiter=",", labelled=labelled)
+        try:
+            yield table.chunk(frame)
+        except NotRightError as error:
+            raise DataError(f"a value of the frame is not right: {error}", path="frame") from error
+
+    def _table(self, path: Path, *, label_needed: bool) -> Table:
+        line = first_line(path)
+        delimiter = self.schema.delimiter or max(_DELIMITERS, key=line.count)
+        columns, skip_lines = self.schema.columns, 0
+        if columns is None:
+            columns = tuple(name.strip().strip('"') for name in line.split(delimiter))
+            skip_lines = 1
+            self._check_columns(columns, path, label_needed=label_needed)
+        return Table(
+            schema=self.schema,
+            columns=columns,
+            delimiter=delimiter,
+            skip_lines=skip_lines,
+            labelled=self.schema.label in columns,
+        )
+
+    def _check_columns(self, columns: tuple[str, ...], path: Path, *, label_needed: bool) -> None:
+        needed = self.schema.used if label_needed else self.schema.used[1:]
+        for name in needed:
+            if name not in columns:
+                raise DataError(unknown_name("column", name, columns), path=path, line=1)
+        if len(set(columns)) != len(columns):
+            twice = sorted({name for name in columns if columns.count(name) > 1})
+            raise DataError(f"the header has twice: {', '.join(twice)}", path=path, line=1)

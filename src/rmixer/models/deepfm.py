@@ -1,0 +1,63 @@
+"""DeepFM: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction,
+IJCAI 2017, equations 1 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from rmixer.data.batch import Batch
+from rmixer.data.info import DataInfo
+from rmixer.models.layers import MLP, FusedEmbedding, mean_of_known
+from rmixer.models.params import DeepFMParams, parse
+
+
+class DeepFM(nn.Module):
+    """A factorization machine and an MLP over the same embeddings, added (equation 1).
+
+    Each row of the table is an embedding and, as its last number, the weight of the first-order
+    term, so one lookup serves both. A dense column is its value times an embedding of the column; a
+    list of ids is the mean of its embeddings.
+    """
+
+    def __init__(self, params: DeepFMParams, info: DataInfo) -> None:
+        super().__init__()
+        dim, dense = params.embedding_dim, len(info.dense)
+        self.embedding = FusedEmbedding(info, dim + 1, _init_table)
+        self.dense = nn.Parameter(torch.empty(dense, dim + 1).normal_(std=0.01)) if dense else None
+        self.bias = nn.Parameter(torch.zeros(1))
+        width = (len(info.fields) + len(info.sequences) + dense) * dim
+        self.mlp = MLP(width, (*params.mlp, 1), last_linear=True, dropout=params.dropout)
+
+    @classmethod
+    def from_config(cls, params: Mapping[str, Any], info: DataInfo) -> DeepFM:
+        """See `rmixer.models.model.Model`."""
+        return cls(cast("DeepFMParams", parse("deepfm", params)), info)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Log-odds ``[B]``."""
+        rows_BFE, sequences = self.embedding(batch)
+        vectors = [rows_BFE]
+        for name, embedded_BTE in sequences.items():
+            vectors.append(mean_of_known(embedded_BTE, batch.sequences[name]).unsqueeze(1))
+        if self.dense is not None:
+            vectors.append(batch.dense_BN.unsqueeze(2) * self.dense)
+        all_BFE = vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)
+        first_B = all_BFE[..., -1].sum(1)
+        v_BFD = all_BFE[..., :-1]
+        deep_B1: Tensor = self.mlp(v_BFD.flatten(1))
+        return self.bias + first_B + pairwise(v_BFD) + deep_B1.squeeze(1)
+
+
+def pairwise(v_BFD: Tensor) -> Tensor:
+    """The sum of the dot products of all pairs of vectors (equation 2), in linear time, ``[B]``."""
+    total_BD = v_BFD.sum(1)
+    return 0.5 * (total_BD.square().sum(1) - v_BFD.square().sum((1, 2)))
+
+
+def _init_table(table: Tensor) -> None:
+    table.normal_(std=0.01)

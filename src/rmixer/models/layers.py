@@ -1,0 +1,170 @@
+"""Layers that the models share: the fused embedding, a perceptron, Dice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rmixer.data.batch import Batch
+from rmixer.data.info import DataInfo
+
+
+class FusedEmbedding(nn.Module):
+    """All embedding tables of a model as one parameter, looked up once per batch.
+
+    Args:
+        info: fields, sequences and tables of the data.
+        dim: width of a row.
+        init: fills one table ``[rows, dim]`` in place.
+
+    Attributes:
+        weight: ``[total_rows, dim]``; table ``t`` begins at row ``offset[t]``.
+        sparse: whether ``weight.grad`` is sparse. It then holds each row that the batch touched
+            once, ascending (coalesced), so an optimizer needs no sort of its own.
+    """
+
+    field_offset: Tensor
+    sequence_offset: Tensor
+
+    def __init__(self, info: DataInfo, dim: int, init: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        starts = [0, *itertools.accumulate(table.rows for table in info.tables)]
+        self.sparse = False
+        self.names = tuple(sequence.name for sequence in info.sequences)
+        self.weight = nn.Parameter(torch.empty(starts[-1], dim))
+        self.register_buffer(
+            "field_offset", _offsets(starts, [f.table for f in info.fields]), persistent=False
+        )
+        self.register_buffer(
+            "sequence_offset", _offsets(starts, [s.table for s in info.sequences]), persistent=False
+        )
+        with torch.no_grad():
+            for start, stop in itertools.pairwise(starts):
+                init(self.weight[start:stop])
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The embeddings of all fields, ``[B, F, D]``, and of each sequence, ``[B, T, D]``."""
+        shapes = [batch.sparse_BF.shape]
+        parts = [(batch.sparse_BF + self.field_offset).reshape(-1)]
+        for i, name in enumerate(self.names):
+            ids_BT = batch.sequences[name]
+            shapes.append(ids_BT.shape)
+            parts.append((ids_BT + self.sequence_offset[i]).reshape(-1))
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        found = self.lookup(rows).split([len(part) for part in parts])
+        shaped = [part.view(*shape, -1) for part, shape in zip(found, shapes, strict=True)]
+        return shaped[0], dict(zip(self.names, shaped[1:], strict=True))
+
+    def lookup(self, rows: Tensor) -> Tensor:
+        """Rows of the parameter, ``[N, D]``, for row numbers ``[N]``."""
+        if self.sparse and torch.is_grad_enabled():
+            found: Tensor = _SparseLookup.apply(self.weight, rows)
+            return found
+        return F.embedding(rows, self.weight)
+
+
+class _SparseLookup(torch.autograd.Function):
+    """Embedding lookup whose gradient is a coalesced sparse tensor of the touched rows."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.shape = rows, weight.shape
+        return F.embedding(rows, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad_ND,) = grads
+        # numpy's unique is faster than torch's on a CPU, and shares the memory.
+        touched, inverse = np.unique(ctx.rows.numpy(), return_inverse=True)
+        summed = grad_ND.new_zeros(len(touched), grad_ND.shape[1])
+        summed.index_add_(0, torch.from_numpy(inverse), grad_ND)
+        grad = torch.sparse_coo_tensor(
+            torch.from_numpy(touched)[None], summed, ctx.shape,
+            is_coalesced=True, check_invariants=False,
+        )  # fmt: skip
+        return grad, None
+
+
+class MLP(nn.Sequential):
+    """Linear layers with an activation after each but, if ``last_linear``, the last.
+
+    Args:
+        width: of the input.
+        widths: of the layers.
+        activation: makes the module for a width.
+        last_linear: whether the last layer has no activation.
+        dropout: after each activation.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        widths: Sequence[int],
+        *,
+        activation: Callable[[int], nn.Module] | None = None,
+        last_linear: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        layers: list[nn.Module] = []
+        for i, size in enumerate(widths):
+            layers.append(nn.Linear(width, size))
+            if not (last_linear and i == len(widths) - 1):
+                layers.append(activation(size) if activation else nn.ReLU())
+                if dropout:
+                    layers.append(nn.Dropout(dropout))
+            width = size
+        super().__init__(*layers)
+
+
+class Dice(nn.Module):
+    """``p * x + (1 - p) * alpha * x`` with ``p = sigmoid`` of the normalized x (DIN, equation 3).
+
+    Mean and variance are the batch's in training (a batch of 1 is allowed) and running ones after.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, width: int, momentum: float = 0.1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(width))
+        self.momentum, self.eps = momentum, eps
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` is ``[..., width]``; the result has its shape."""
+        mean, var = self.running_mean, self.running_var
+        if self.training:
+            var, mean = torch.var_mean(x.flatten(0, -2), dim=0, correction=0)
+            self.running_mean.lerp_(mean.detach(), self.momentum)
+            self.running_var.lerp_(var.detach(), self.momentum)
+        p = torch.sigmoid((x - mean) * torch.rsqrt(var + self.eps))
+        return x * (self.alpha + p * (1 - self.alpha))
+
+
+def activation_of(name: str) -> Callable[[int], nn.Module]:
+    """Makes the module of an activation for a width."""
+    makers: dict[str, Callable[[int], nn.Module]] = {
+        "dice": Dice,
+        "prelu": lambda width: nn.PReLU(width),
+        "relu": lambda width: nn.ReLU(),  # noqa: ARG005
+        "sigmoid": lambda width: nn.Sigmoid(),  # noqa: ARG005
+    }
+    return makers[name]
+
+
+def mean_of_known(embedded_BTD: Tensor, ids_BT: Tensor) -> Tensor:
+    """The mean over the entries of a list that are no padding, ``[B, D]``; 0 for an empty list."""
+    known_BT1 = (ids_BT > 0).unsqueeze(-1).to(embedded_BTD.dtype)
+    return (embedded_BTD * known_BT1).sum(1) / known_BT1.sum(1).clamp(min=1)
+
+
+def _offsets(starts: Sequence[int], tables: Sequence[int]) -> Tensor:
+    return torch.tensor([starts[table] for table in tables], dtype=torch.int64)

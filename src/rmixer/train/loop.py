@@ -1,0 +1,262 @@
+"""The training loop: one function for every model, data set and optimizer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from rmixer.data.dataset import in_order, shuffled
+from rmixer.errors import RmixerError
+from rmixer.launch import page
+from rmixer.train.metrics import auc, logloss
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from rmixer.data.batch import Batch
+    from rmixer.data.dataset import Dataset
+    from rmixer.train.optimizers import Combined
+
+#: The loss is read, and looked at for NaN, every so many steps.
+LOSS_STEPS = 20
+PUBLISH_SECONDS = 0.05
+PRINT_SECONDS = 5.0
+EVALUATION_BATCH = 8192
+
+
+class StoppedError(RmixerError):
+    """The job was told to stop. No model is written."""
+
+
+class DivergedError(RmixerError):
+    """The training loss is not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a training run is told.
+
+    Attributes:
+        batch_size: rows per step; the last batch of an epoch may be smaller.
+        epochs: passes over the training part, if `steps` does not end it before.
+        steps: if given, exactly so many steps, however many epochs that is.
+        seed: of the order of the rows.
+    """
+
+    batch_size: int = 2048
+    epochs: int = 1
+    steps: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a training run did.
+
+    Attributes:
+        train_loss: mean over the steps of the last epoch.
+        auc, logloss: on the held-out part; NaN where there is none.
+        epochs: passes over the training part, whole or not.
+    """
+
+    steps: int
+    samples: int
+    epochs: int
+    train_seconds: float
+    train_loss: float
+    auc: float = math.nan
+    logloss: float = math.nan
+
+
+def train(
+    model: nn.Module,
+    dataset: Dataset,
+    optimizer: Combined,
+    settings: Settings,
+    *,
+    progress: page.ProgressWriter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Train a model on the training part, then measure it on the held-out part.
+
+    The order of the rows depends on the seed alone, and torch's generator is left as it was found,
+    so at one thread count the same seed gives the same weights, whatever else the machine does.
+
+    Args:
+        model: its parameters are changed in place.
+        dataset: columns in the cache.
+        optimizer: of all parameters of the model.
+        settings: see there.
+        progress: the page that the runner watches, if any.
+        should_stop: asked before every step and evaluation batch.
+        say: gets a line for people every few seconds.
+
+    Raises:
+        StoppedError: ``should_stop`` said so.
+        DivergedError: the loss is not finite; the message names the step.
+    """
+    return _Run(model, dataset, optimizer, settings, progress, should_stop, say).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        optimizer: Combined,
+        settings: Settings,
+        progress: page.ProgressWriter | None,
+        should_stop: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self.model, self.dataset, self.optimizer = model, dataset, optimizer
+        self.settings, self.progress = settings, progress
+        self.should_stop, self.say = should_stop, say
+        rows, size = len(dataset.train_rows), settings.batch_size
+        self.epoch_steps = -(-rows // size)
+        self.total = settings.steps if settings.steps is not None else settings.epochs * self.epoch_steps  # fmt: skip
+        self.step = self.samples = self.moved = self.epoch = 0
+        self.seconds = [0.0, 0.0, 0.0, 0.0]  # input, forward, backward, optimizer
+        self.unread: list[Tensor] = []
+        self.loss, self.loss_sum, self.loss_count = math.nan, 0.0, 0
+        self.published = self.printed = 0.0
+
+    def run(self) -> Result:
+        started = time.perf_counter()
+        self.model.train()
+        self._begin()
+        for rows in self._batches():
+            if self.should_stop():
+                raise StoppedError(f"stopped after {self.step} of {self.total} steps")
+            self._step(rows)
+        self._read_losses()
+        self._publish(time.perf_counter(), force=True)
+        seconds = time.perf_counter() - started
+        measured = self._evaluate()
+        return Result(
+            steps=self.step,
+            samples=self.samples,
+            epochs=self.epoch,
+            train_seconds=seconds,
+            train_loss=self.loss_sum / max(1, self.loss_count),
+            **measured,
+        )
+
+    def _batches(self) -> Iterator[NDArray[np.int64]]:
+        rows, settings = self.dataset.train_rows, self.settings
+        while self.step < self.total:
+            self._read_losses()
+            self.loss_sum, self.loss_count = 0.0, 0
+            self.epoch += 1
+            for batch in shuffled(rows, settings.batch_size, settings.seed, self.epoch):
+                if self.step >= self.total:
+                    return
+                yield batch
+
+    def _step(self, rows: NDArray[np.int64]) -> None:
+        at0 = time.perf_counter()
+        batch = self.dataset.batch(rows)
+        at1 = time.perf_counter()
+        loss = self._loss(batch)
+        at2 = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        at3 = time.perf_counter()
+        self.moved += self.optimizer.step()
+        self.optimizer.zero_grad()
+        at4 = time.perf_counter()
+        self.unread.append(loss.detach())
+        self.step += 1
+        self.samples += len(rows)
+        for i, seconds in enumerate((at1 - at0, at2 - at1, at3 - at2, at4 - at3)):
+            self.seconds[i] += seconds
+        if len(self.unread) == LOSS_STEPS:
+            self._read_losses()
+        self._publish(at4)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        return F.binary_cross_entropy_with_logits(self.model(batch), batch.label_B)
+
+    def _read_losses(self) -> None:
+        """Fetch the losses since the last call and check them."""
+        first = self.step - len(self.unread)
+        values = torch.stack(self.unread).tolist() if self.unread else []
+        self.unread.clear()
+        for step, value in enumerate(values, start=first + 1):
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"the training loss is {value} at step {step}; lower the learning rate"
+                )
+            self.loss = value
+            self.loss_sum += value
+            self.loss_count += 1
+
+    def _evaluate(self) -> dict[str, float]:
+        rows = self.dataset.valid_rows
+        if not len(rows):
+            return {}
+        self._phase(page.EVALUATING)
+        logits = predict(self.model, self.dataset, rows, self.should_stop)
+        labels = self.dataset.labels(rows)
+        return {"auc": auc(labels, logits), "logloss": logloss(labels, logits)}
+
+    def _begin(self) -> None:
+        if self.progress:
+            self.progress.total_steps = self.total
+            self.progress.first_step_at = time.time()
+        self._phase(page.TRAINING)
+
+    def _phase(self, phase: int) -> None:
+        if self.progress:
+            self.progress.phase = phase
+            self.progress.publish()
+
+    def _publish(self, now: float, *, force: bool = False) -> None:
+        if now - self.printed > PRINT_SECONDS and self.printed:
+            self.say(f"step {self.step}/{self.total}  loss {self.loss:.5f}  {self._rate():.0f} samples/s")
+        if now - self.printed > PRINT_SECONDS:
+            self.printed = now
+        if self.progress and (force or now - self.published > PUBLISH_SECONDS):
+            self.published = now
+            write = self.progress
+            write.step, write.samples, write.moved_bytes = self.step, self.samples, self.moved
+            write.loss = self.loss
+            write.input_seconds, write.forward_seconds = self.seconds[0], self.seconds[1]
+            write.backward_seconds, write.optimizer_seconds = self.seconds[2], self.seconds[3]
+            write.publish()
+
+    def _rate(self) -> float:
+        return self.samples / max(1e-9, sum(self.seconds))
+
+
+def predict(
+    model: nn.Module,
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> NDArray[np.float32]:
+    """The log-odds of some rows, in evaluation mode; the model's mode is left as it was.
+
+    Raises:
+        StoppedError: ``should_stop`` said so.
+    """
+    was_training = model.training
+    model.eval()
+    parts: list[NDArray[np.float32]] = []
+    try:
+        with torch.inference_mode():
+            for some in in_order(rows, EVALUATION_BATCH):
+                if should_stop():
+                    raise StoppedError("stopped during evaluation")
+                parts.append(model(dataset.batch(some)).float().numpy())
+    finally:
+        model.train(was_training)
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)
