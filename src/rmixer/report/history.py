@@ -1,28 +1,33 @@
-"""The events folded into what a report shows: every job, every attempt, every booking, with times.
+"""A run's past: every job, every attempt, every booking, with their times.
 
-The dispatcher's replay holds the present; a report also needs the past (what was booked when, how
-each attempt ended), so this fold keeps all of it and decides nothing.
+The states are those of `rmixer.state`. It holds the present; a report also needs what was booked
+when, the wall times and what each attempt wrote of itself, so this fold keeps them beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmixer import events as ev
 from rmixer.errors import StorageError
 from rmixer.model import (
-    FINAL_STATES,
+    Active,
+    Attempt,
     Estimate,
+    Final,
+    Job,
     JobSpec,
     Node,
     Outcome,
+    Pending,
     Placement,
+    Profile,
     Progress,
-    Reason,
     StateName,
 )
+from rmixer.state import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Booking:
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One start of a job; `placements` begin at their times, the newest is the present one."""
+    """One start of a job; `placements` hold from their times on, the newest is the present one."""
 
     number: int
     token: str
@@ -52,10 +57,10 @@ class AttemptRecord:
     placements: list[tuple[float, Placement]]
     ended: Moment | None = None
     outcome: Outcome | None = None
+    counted: bool = True
     result: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
-    counted: bool = True
-    settled: bool = False
+    peak_bytes: int = 0
 
     @property
     def placement(self) -> Placement:
@@ -73,47 +78,63 @@ class AttemptRecord:
             )
         ]
 
-    def close(self, event: ev.Exited | ev.Lost | ev.Requeued | ev.Ended, outcome: Outcome) -> None:
-        """Note the end; what the dispatcher decides later keeps the peak that was measured."""
-        peak = max(outcome.memory_peak_bytes, self.outcome.memory_peak_bytes if self.outcome else 0)
-        self.outcome = replace(outcome, memory_peak_bytes=peak)
-        if self.ended is None:
-            self.ended = Moment(event.at, event.wall)
+    def close(self, when: Moment, outcome: Outcome) -> None:
+        """Note an end. The first one seen sets the time, the newest one what it counts as."""
+        self.ended = self.ended or when
+        self.outcome = outcome
+        self.peak_bytes = max(self.peak_bytes, outcome.memory_peak_bytes)
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """One job; `reason` says why it is in its state."""
+    """One job: what it is now, what was believed at first, and its attempts, oldest first."""
 
-    spec: JobSpec
+    job: Job
     estimate: Estimate
     queued: Moment
-    state: StateName = StateName.PENDING
-    reason: str = "Submitted"
     attempts: list[AttemptRecord] = field(default_factory=list)
     ended: Moment | None = None
-    outcome: Outcome | None = None
-    grown_bytes: int = 0
 
-    def attempt(self, token: str) -> AttemptRecord | None:
-        """The attempt of that token."""
-        return next((a for a in reversed(self.attempts) if a.token == token), None)
+    @property
+    def spec(self) -> JobSpec:
+        """The job as asked for."""
+        return self.job.spec
 
-    def reopen(self) -> None:
-        """The job waits again, whatever it was."""
-        self.state, self.ended, self.outcome = StateName.PENDING, None, None
+    @property
+    def state(self) -> StateName:
+        """What the job is doing now."""
+        return self.job.state.name
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state; empty where there is nothing to say."""
+        match self.job.state:
+            case Pending(reason=reason):
+                return str(reason)
+            case Active(stopping=Outcome() as outcome) | Final(outcome=outcome):
+                return outcome.reason
+        return ""
 
 
 @dataclass(slots=True)
 class History:
-    """A run so far. `finished` is None while it runs, also after it has been taken up again."""
+    """A run so far. ``state.finished`` is None while it runs, also after it was taken up again."""
 
     began: ev.Began
-    node: Node
+    state: RunState
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     resumed: list[Moment] = field(default_factory=list)
-    finished: ev.Finished | None = None
-    last: Moment = field(default_factory=lambda: Moment(0.0, 0.0))
+    last: Moment = Moment(0.0, 0.0)
+
+    @property
+    def node(self) -> Node:
+        """The machine as it was last seen."""
+        return self.state.node
+
+    @property
+    def finished(self) -> ev.Finished | None:
+        """The run's end, if it has come to one."""
+        return self.state.finished
 
     def wall(self, at: float) -> float:
         """Unix time of that second of the run, by the clock of its beginning."""
@@ -121,24 +142,61 @@ class History:
 
     def apply(self, event: ev.Event) -> None:
         """Take in the next event."""
+        self.state.apply(event)
+        when = Moment(event.at, event.wall)
         self.last = Moment(max(self.last.at, event.at), max(self.last.wall, event.wall))
         match event:
             case ev.Submitted(spec=spec, estimate=estimate):
-                self.jobs[spec.id] = JobRecord(spec, estimate, Moment(event.at, event.wall))
-            case ev.Resumed(node=node, retry_failed=retry_failed):
-                self._resume(Moment(event.at, event.wall), node, retry_failed=retry_failed)
-            case ev.Finished():
-                self.finished = event
-            case _ if (job := self.jobs.get(getattr(event, "job", ""))) is not None:
-                _apply_to_job(job, event)
+                self.jobs[spec.id] = JobRecord(self.state.jobs[spec.id], estimate, when)
+            case ev.Resumed():
+                self.resumed.append(when)
+            case ev.Placed(job=job, attempt=number, token=token, placement=placement):
+                record = AttemptRecord(number, token, when, [(event.at, placement)])
+                self.jobs[job].attempts.append(record)
+            case ev.Ended(job=job):
+                self.jobs[job].ended = when
+            case _:
+                self._apply_to_attempt(event, when)
 
-    def _resume(self, when: Moment, node: Node, *, retry_failed: bool) -> None:
-        self.node, self.finished = node, None
-        self.resumed.append(when)
-        for job in self.jobs.values():
-            if retry_failed and job.state in FINAL_STATES - {StateName.SUCCEEDED}:
-                job.reopen()
-                job.reason = "Submitted"
+    def _apply_to_attempt(self, event: ev.Event, when: Moment) -> None:
+        attempt = self._attempt(event)
+        match event:
+            case _ if attempt is None:
+                return
+            case ev.Rebooked(placement=placement):
+                attempt.placements.append((event.at, placement))
+            case ev.Progressed(progress=progress):
+                attempt.progress = progress
+            case ev.MemoryGrew(memory=memory) | ev.Profiled(profile=Profile(memory=memory)):
+                attempt.peak_bytes = max(attempt.peak_bytes, memory)
+            case ev.Exited(outcome=outcome, result=result):
+                attempt.close(when, outcome)
+                attempt.result = result
+            case ev.Lost(message=message):
+                lost = Outcome(state=StateName.NODE_FAIL, reason="lost", message=message)
+                attempt.close(when, lost)
+
+    def _attempt(self, event: ev.Event) -> AttemptRecord | None:
+        job = self.jobs.get(getattr(event, "job", ""))
+        token = getattr(event, "token", None)
+        attempts = reversed(job.attempts) if job else ()
+        return next((attempt for attempt in attempts if attempt.token == token), None)
+
+    def settle(self) -> None:
+        """Bring every record to what the state says of it."""
+        for id_, record in self.jobs.items():
+            record.job = self.state.jobs[id_]
+            if not record.job.is_final:
+                record.ended = None
+            decided = {attempt.token: attempt for attempt in record.job.attempts}
+            for attempt in record.attempts:
+                if attempt.token in decided:
+                    self._decide(attempt, decided[attempt.token])
+
+    def _decide(self, record: AttemptRecord, attempt: Attempt) -> None:
+        record.counted = attempt.counted
+        if attempt.outcome is not None and attempt.ended_at is not None:
+            record.close(Moment(attempt.ended_at, self.wall(attempt.ended_at)), attempt.outcome)
 
 
 def fold(events: Iterable[ev.Event]) -> History:
@@ -150,65 +208,10 @@ def fold(events: Iterable[ev.Event]) -> History:
     history: History | None = None
     for event in events:
         if isinstance(event, ev.Began):
-            history = History(event, event.node, last=Moment(event.at, event.wall))
-        elif history is not None:
+            history = History(event, RunState(), last=Moment(event.at, event.wall))
+        if history is not None:
             history.apply(event)
     if history is None:
         raise StorageError("the run's events log is empty: nothing of the run was recorded")
+    history.settle()
     return history
-
-
-def _apply_to_job(job: JobRecord, event: ev.Event) -> None:
-    match event:
-        case ev.Waiting(reason=reason):
-            job.reopen()
-            job.reason = str(reason)
-        case ev.Placed(placement=placement, attempt=number, token=token):
-            job.reopen()
-            began = Moment(event.at, event.wall)
-            job.attempts.append(AttemptRecord(number, token, began, [(event.at, placement)]))
-            job.state = StateName.PROFILING if event.profiling else StateName.RUNNING
-            job.reason = ""
-        case ev.Requeued() | ev.Ended():
-            _settle(job, event)
-        case _:
-            attempt = job.attempt(getattr(event, "token", ""))
-            if attempt is not None:
-                _apply_to_attempt(job, attempt, event)
-
-
-def _apply_to_attempt(job: JobRecord, attempt: AttemptRecord, event: ev.Event) -> None:
-    match event:
-        case ev.Rebooked(placement=placement):
-            attempt.placements.append((event.at, placement))
-        case ev.Progressed(progress=progress):
-            attempt.progress = progress
-        case ev.Profiled() if job.state is StateName.PROFILING:
-            job.state = StateName.RUNNING
-        case ev.MemoryGrew(memory=memory):
-            job.grown_bytes = max(job.grown_bytes, memory)
-        case ev.Stopping(outcome=outcome):
-            job.state = StateName.COMPLETING
-            job.reason = outcome.reason or outcome.state
-        case ev.Exited(outcome=outcome, result=result):
-            attempt.close(event, outcome)
-            attempt.result = result
-        case ev.Lost(message=message):
-            attempt.close(event, Outcome(state=StateName.NODE_FAIL, reason="lost", message=message))
-
-
-def _settle(job: JobRecord, event: ev.Requeued | ev.Ended) -> None:
-    """What the dispatcher made of an attempt's end, and of the job's."""
-    attempt = job.attempts[-1] if job.attempts else None
-    if attempt is not None and not attempt.settled:
-        attempt.close(event, event.outcome)
-        attempt.settled = True
-    if isinstance(event, ev.Requeued):
-        job.reopen()
-        job.reason = str(Reason("Backoff", need=max(0.0, event.not_before - event.at)))
-        if attempt is not None:
-            attempt.counted = event.counted
-    else:
-        job.reason = event.outcome.reason
-        job.state, job.outcome = event.outcome.state, event.outcome
-        job.ended = Moment(event.at, event.wall)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmixer.model import StateName
+from rmixer.model import Final, StateName
 from rmixer.paths import RunPaths
 from rmixer.report import telemetry
 from rmixer.report.history import AttemptRecord, History, JobRecord
@@ -119,8 +119,7 @@ def _samples(attempt: AttemptRecord, seen: Mapping[str, float]) -> int | None:
 
 
 def _measured_peak(job: JobRecord, sampled: float) -> int | None:
-    ended = [attempt.outcome.memory_peak_bytes for attempt in job.attempts if attempt.outcome]
-    return int(max([*ended, job.grown_bytes, sampled])) or None
+    return int(max([sampled, *(attempt.peak_bytes for attempt in job.attempts)])) or None
 
 
 def _metrics(newest: AttemptRecord | None) -> dict[str, Any]:
@@ -141,7 +140,8 @@ def _error(job: JobRecord) -> str | None:
     """The last lines of the newest failure that the job has not got over."""
     if job.state is StateName.SUCCEEDED:
         return None
-    ends = [job.outcome, *(attempt.outcome for attempt in reversed(job.attempts))]
-    messages = (end.message for end in ends if end is not None and end.message.strip())
-    message = next(messages, None)
+    state = job.job.state
+    ends = [state.outcome] if isinstance(state, Final) else []
+    ends += [attempt.outcome for attempt in reversed(job.attempts) if attempt.outcome]
+    message = next((end.message for end in ends if end.message.strip()), None)
     return last_lines(message) if message is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,8 @@ def booked_curve(bookings: Iterable[Booking], resource: str) -> Curve:
 
 def integral(curve: Curve, end: float) -> float:
     """The area under a curve of steps up to `end`."""
-    stops = [*(at for at, _ in curve[1:]), end]
-    return sum(
-        value * max(0.0, min(stop, end) - at)
-        for (at, value), stop in zip(curve, stops, strict=True)
-        if at < end
-    )
+    closed = [*curve, (end, 0.0)]
+    return sum(value * max(0.0, min(stop, end) - at) for (at, value), (stop, _) in pairwise(closed))
 
 
 def time_average(curve: Curve, end: float) -> float | None:
