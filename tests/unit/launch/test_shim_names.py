@@ -11,7 +11,7 @@ from rmixer.paths import AttemptPaths
 SOURCE = Path(shim.__file__).read_text(encoding="utf-8")
 
 
-def test_names_are_those_of_the_attempt_paths():
+def test_names_are_those_of_the_attempt_paths() -> None:
     """The shim's own constants are the names that the owner of all paths gives."""
     paths = AttemptPaths(Path("/a"))
     owned = [paths.order, paths.lock, paths.revoked, paths.started, paths.exit, paths.scratch]
@@ -19,12 +19,12 @@ def test_names_are_those_of_the_attempt_paths():
     assert [path.name for path in owned] == known
 
 
-def test_source_is_python_3_8():
+def test_source_is_python_3_8() -> None:
     """Every construct in the shim is one that Python 3.8 parses."""
     ast.parse(SOURCE, feature_version=(3, 8))
 
 
-def test_imports_are_of_the_standard_library():
+def test_imports_are_of_the_standard_library() -> None:
     """The shim runs without site-packages, so it may import nothing from there."""
     tree = ast.parse(SOURCE)
     names = {
@@ -38,7 +38,7 @@ def test_imports_are_of_the_standard_library():
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
 
-def test_runs_isolated_and_refuses_an_empty_directory(tmp_path):
+def test_runs_isolated_and_refuses_an_empty_directory(tmp_path: Path) -> None:
     """Isolated and without site, an attempt without an order is an error, and nothing is written."""
     shown = subprocess.run(
         [sys.executable, "-I", "-S", shim.__file__, str(tmp_path)], capture_output=True, check=False

@@ -1,0 +1,102 @@
+"""What a job finds in its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rmixer.execute.environment import (
+    ALLOCATOR,
+    THREAD_VARIABLES,
+    TOKEN,
+    declared_threads,
+    free_port,
+    job_environment,
+)
+from rmixer.model import JobSpec, Placement
+
+
+def environment(
+    *, env: dict[str, Any] | None = None, inherited: dict[str, str] | None = None, **placement: Any
+) -> dict[str, str | None]:
+    return job_environment(
+        JobSpec(id="a", name="A", kind="command", payload={"env": env or {}}),
+        2,
+        "secret",
+        Placement(**placement),
+        run_dir=Path("/runs/r"),
+        temporary="/scratch",
+        inherited=inherited or {},
+    )
+
+
+def test_threads_are_those_of_the_placement() -> None:
+    """Every library is told the number of threads that was placed."""
+    given = environment(threads=3)
+    assert {given[name] for name in THREAD_VARIABLES} == {"3"}
+
+
+def test_no_threads_leaves_the_programs_default() -> None:
+    """A placement without threads sets none."""
+    assert not set(THREAD_VARIABLES) & environment(threads=None).keys()
+
+
+def test_users_own_threads_win() -> None:
+    """A value in the job's env or in our environment is kept, and OMP's is meant for all."""
+    assert environment(threads=3, env={"MKL_NUM_THREADS": 5})["MKL_NUM_THREADS"] == "5"
+    assert environment(threads=3, env={"MKL_NUM_THREADS": 5})["OMP_NUM_THREADS"] == "3"
+    assert "MKL_NUM_THREADS" not in environment(threads=3, inherited={"MKL_NUM_THREADS": "5"})
+    given = environment(threads=3, env={"OMP_NUM_THREADS": "6"})
+    assert {given[name] for name in THREAD_VARIABLES} == {"6"}
+    given = environment(threads=3, inherited={"OMP_NUM_THREADS": "6,2"})
+    assert {given[name] for name in THREAD_VARIABLES[1:]} == {"6"}
+
+
+def test_declared_threads() -> None:
+    """The first number of OMP_NUM_THREADS counts; what is no number counts for nothing."""
+    assert declared_threads({"OMP_NUM_THREADS": " 4,2"}) == 4
+    assert declared_threads({"OMP_NUM_THREADS": "many"}) is None
+    assert declared_threads({"OMP_NUM_THREADS": "0"}) is None
+    assert declared_threads({}) is None
+
+
+def test_allocator_gives_way_to_the_user() -> None:
+    """Thresholds are raised unless the user has set them."""
+    assert ALLOCATOR.items() <= environment().items()
+    name = "MALLOC_TRIM_THRESHOLD_"
+    assert name not in environment(inherited={name: "1"})
+    assert environment(env={name: 1})[name] == "1"
+
+
+def test_gpus_are_hidden_on_the_cpu() -> None:
+    """A CPU placement shows no GPU, a GPU placement its own, the job's env wins."""
+    name = "CUDA_VISIBLE_DEVICES"
+    assert environment(inherited={name: "0,1"})[name] == ""
+    assert environment(device="GPU-1")[name] == "GPU-1"
+    assert environment(device="GPU-1", env={name: "3"})[name] == "3"
+
+
+def test_master_port_is_each_jobs_own() -> None:
+    """An exported port cannot be right for several jobs; one in the job's env is."""
+    port = environment(inherited={"MASTER_PORT": "29500"})["MASTER_PORT"]
+    assert port is not None
+    assert port != "29500"
+    assert 1024 <= int(port) < 65536
+    assert environment(env={"MASTER_PORT": 29500})["MASTER_PORT"] == "29500"
+
+
+def test_ports_are_free() -> None:
+    """A port that was chosen can be bound."""
+    import socket  # noqa: PLC0415
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+
+
+def test_identity_cannot_be_overridden() -> None:
+    """The tag that finds a job's processes is ours, also under another rmixer."""
+    given = environment(env={TOKEN: "mine"}, inherited={TOKEN: "outer"})
+    assert given[TOKEN] == "secret"
+    assert (given["RMIXER_JOB_ID"], given["RMIXER_ATTEMPT"]) == ("a", "2")
+    assert given["RMIXER_RUN_DIR"] == "/runs/r"
+    assert given["TMPDIR"] == "/scratch"
