@@ -83,7 +83,8 @@ class ProcessFinder:
     """Finds trees again and again, and reads only processes that it has not seen before.
 
     A process that goes to another parent stays below the same root, because that root takes orphans
-    in. A pid that was given to another process unnoticed is put right by the next full look.
+    in. A pid that was given to another process unnoticed is put right by the next full look, and so
+    is a process that has become a zombie; samples leave zombies out.
 
     Args:
         full_every: a full look at all processes every so many calls.
