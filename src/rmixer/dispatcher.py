@@ -28,6 +28,7 @@ _CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed)
 
 INTERRUPTED = Outcome(state=StateName.CANCELLED, reason="Interrupted")
 CANCELLED = Outcome(state=StateName.CANCELLED, reason="cancelled", retryable=False)
+NEVER_STARTED = "never started"
 DEPENDENCY_FAILED = "DependencyFailed"
 
 
@@ -92,8 +93,9 @@ class Dispatcher:
         match event:
             case ev.Exited(job=id, outcome=outcome):
                 self._settle(self.state.jobs[id], outcome, answer)
-            case ev.Lost(job=id, message=message):
-                lost = Outcome(state=StateName.NODE_FAIL, reason="lost", message=message)
+            case ev.Lost(job=id, message=message, ran=ran):
+                reason = "lost" if ran else NEVER_STARTED
+                lost = Outcome(state=StateName.NODE_FAIL, reason=reason, message=message)
                 self._settle(self.state.jobs[id], lost, answer)
             case ev.CancelRequested(job=id):
                 self._cancel(id, answer)
@@ -131,8 +133,10 @@ class Dispatcher:
     def _has_another_try(self, job: Job, outcome: Outcome) -> bool:
         if outcome.state == StateName.SUCCEEDED or not outcome.retryable:
             return False
+        if outcome.reason == NEVER_STARTED:
+            return True
         if _is_free(outcome):
-            alike = [a for a in job.attempts if a.outcome and a.outcome.state == outcome.state]
+            alike = [a for a in job.attempts if _is_alike(a.outcome, outcome)]
             return len(alike) + 1 < FREE_ATTEMPTS
         return job.tries_used < job.spec.retries
 
@@ -362,6 +366,10 @@ def _cancelled(reason: str, message: str) -> Outcome:
 def _is_free(outcome: Outcome) -> bool:
     """Whether an end was no failure of the job: out of memory, or lost with its machine."""
     return outcome.state in (StateName.OUT_OF_MEMORY, StateName.NODE_FAIL)
+
+
+def _is_alike(before: Outcome | None, now: Outcome) -> bool:
+    return before is not None and before.state == now.state and before.reason != NEVER_STARTED
 
 
 def _backoff(job: Job, outcome: Outcome) -> float:

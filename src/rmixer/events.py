@@ -131,7 +131,10 @@ class MemoryGrew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exited:
-    """An attempt's process tree is gone. ``result`` is what the job wrote about itself."""
+    """An attempt's process tree is gone.
+
+    ``result`` is what the job wrote about itself, ``usage`` what the operating system counted.
+    """
 
     at: float
     wall: float
@@ -139,18 +142,23 @@ class Exited:
     token: str
     outcome: Outcome
     result: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
     type: Literal["exited"] = "exited"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """An attempt vanished without a word, through no fault of the job (reboot, shim killed)."""
+    """An attempt vanished without a word, through no fault of the job (reboot, shim killed).
+
+    ``ran`` is false where it was placed but the runner died before it started.
+    """
 
     at: float
     wall: float
     job: str
     token: str
     message: str
+    ran: bool = True
     type: Literal["lost"] = "lost"
 
 

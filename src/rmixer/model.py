@@ -231,6 +231,7 @@ class Profile:
             cores' worth and may exceed 1 for a job of several threads.
         granularity: per station how long one visit holds it, relative (missing: 1).
         startup_seconds: from process start to the first step.
+        solo_seconds: the whole job alone on the node at its best thread count, where measured.
         memory: peak host memory seen so far, bytes.
         source: ``probe``, ``live`` or ``history``.
         confidence: in [0, 1]; a family's profile counts less for its other members.
@@ -242,6 +243,7 @@ class Profile:
     demand: Mapping[str, float] = field(default_factory=dict)
     granularity: Mapping[str, float] = field(default_factory=dict)
     startup_seconds: float = 0.0
+    solo_seconds: float | None = None
     memory: int = 0
     source: str = "live"
     confidence: float = 1.0

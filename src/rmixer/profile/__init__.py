@@ -1,0 +1,1 @@
+"""What a job uses: measured while it runs (`live`); more sources join here."""

@@ -1,0 +1,208 @@
+"""What outlives a run: measured peaks, profiles, solo times. SQLite in WAL mode.
+
+The store only makes the next run better; a run never fails for it. Where it is locked or damaged, a
+warning is logged and the run goes on with what it knows. All of it can be built again from the
+event logs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rmixer.model import CPU, Profile
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_BUSY_SECONDS = 2.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS attempts (
+  token TEXT PRIMARY KEY,
+  signature TEXT NOT NULL,
+  family TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  state TEXT NOT NULL,
+  ended REAL NOT NULL,
+  threads INTEGER,
+  seconds REAL NOT NULL,
+  was_alone INTEGER NOT NULL,
+  memory_peak_bytes INTEGER NOT NULL,
+  profile TEXT
+);
+CREATE INDEX IF NOT EXISTS attempts_signature ON attempts (signature, machine);
+CREATE INDEX IF NOT EXISTS attempts_family ON attempts (family, machine);
+CREATE TABLE IF NOT EXISTS machines (
+  machine TEXT PRIMARY KEY,
+  memory_bandwidth REAL NOT NULL,
+  measured REAL NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFacts:
+    """What is kept of one attempt.
+
+    Attributes:
+        token: unique; the same attempt stored twice is stored once.
+        signature: of the job.
+        family: of the job.
+        machine: where it ran (name and number of cores).
+        state: how it ended.
+        ended: unix time.
+        threads: threads it was given; None: the program's own default.
+        seconds: from start to end.
+        was_alone: whether nothing else of ours ran meanwhile.
+        memory_peak_bytes: highest host memory of its process tree.
+        profile: what it was seen to use.
+    """
+
+    token: str
+    signature: str
+    family: str
+    machine: str
+    state: str
+    ended: float
+    threads: int | None
+    seconds: float
+    was_alone: bool
+    memory_peak_bytes: int
+    profile: Profile | None
+
+
+class Store:
+    """The database. Every method answers with what is empty where the database cannot.
+
+    Args:
+        path: the file; created with its directory if there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._usable = True
+        self._attempt(lambda db: db.executescript(_SCHEMA), None)
+
+    def record(self, facts: AttemptFacts) -> None:
+        """Keep what an attempt showed."""
+        values = asdict(facts) | {
+            "profile": json.dumps(asdict(facts.profile)) if facts.profile else None
+        }
+        columns = ", ".join(values)
+        marks = ", ".join(f":{name}" for name in values)
+        statement = f"INSERT OR REPLACE INTO attempts ({columns}) VALUES ({marks})"  # noqa: S608
+        self._attempt(lambda db: db.execute(statement, values), None)
+
+    def memory_peak(self, signature: str, family: str) -> int | None:
+        """The highest measured peak of the signature, else of its family, else None; bytes."""
+        for column, value in (("signature", signature), ("family", family)):
+            peak = self._one(
+                f"SELECT MAX(memory_peak_bytes) FROM attempts WHERE {column} = ?",  # noqa: S608
+                (value,),
+            )
+            if value and peak:
+                return int(peak)
+        return None
+
+    def profile(self, signature: str, family: str, machine: str) -> Profile | None:
+        """The newest profile of the signature, else of its family at lower confidence."""
+        for column, value, confidence in (("signature", signature, 1.0), ("family", family, 0.5)):
+            found = self._one(
+                f"SELECT profile FROM attempts WHERE {column} = ? AND machine = ?"  # noqa: S608
+                " AND profile IS NOT NULL ORDER BY ended DESC LIMIT 1",
+                (value, machine),
+            )
+            profile = _profile(found) if value and found else None
+            if profile is not None:
+                solo = self.solo_seconds(signature, machine)
+                return replace(profile, source="history", confidence=confidence, solo_seconds=solo)
+        return None
+
+    def solo_seconds(self, signature: str, machine: str) -> float | None:
+        """The job's measured time alone at its best thread count: the shortest of the medians."""
+        rows = self._rows(
+            "SELECT threads, seconds FROM attempts WHERE signature = ? AND machine = ?"
+            " AND was_alone AND state = 'SUCCEEDED'",
+            (signature, machine),
+        )
+        by_threads: dict[int | None, list[float]] = {}
+        for threads, seconds in rows:
+            by_threads.setdefault(threads, []).append(seconds)
+        medians = [sorted(times)[len(times) // 2] for times in by_threads.values()]
+        return min(medians, default=None)
+
+    def memory_bandwidth(self, machine: str, measure: Callable[[], float], now: float) -> float:
+        """The machine's memory bandwidth: measured once, then remembered; bytes per second."""
+        known = self._one("SELECT memory_bandwidth FROM machines WHERE machine = ?", (machine,))
+        if known:
+            return float(known)
+        measured = measure()
+        self._attempt(
+            lambda db: db.execute(
+                "INSERT OR REPLACE INTO machines VALUES (?, ?, ?)", (machine, measured, now)
+            ),
+            None,
+        )
+        return measured
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _one(self, query: str, values: tuple[Any, ...]) -> Any:
+        rows = self._rows(query, values)
+        return rows[0][0] if rows else None
+
+    def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        return self._attempt(lambda db: db.execute(query, values).fetchall(), [])
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        if not self._usable:
+            return otherwise
+        try:
+            with self._connect() as database:
+                return work(database)
+        except sqlite3.OperationalError as error:
+            logger.warning("%s: %s; going on without it", self.path, error)
+        except sqlite3.DatabaseError as error:
+            self._set_aside(error)
+        except OSError as error:
+            logger.warning("%s: %s; going on without it", self.path, error.strerror)
+            self._usable = False
+        return otherwise
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as database:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=NORMAL")
+            with database:
+                yield database
+
+    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+        """A damaged file is kept under another name and a new one is begun."""
+        damaged = self.path.with_name(self.path.name + ".damaged")
+        try:
+            self.path.replace(damaged)
+            with self._connect() as database:
+                database.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error):
+            self._usable = False
+        logger.warning("%s: %s; kept as %s, a new one is begun", self.path, error, damaged.name)
+
+
+def _profile(text: str) -> Profile | None:
+    try:
+        return Profile(**json.loads(text))
+    except (TypeError, ValueError):  # written by another version
+        return None
+
+
+def machine_key(name: str, cores: int, kind: str = CPU) -> str:
+    """What profiles are kept under: the machine, the cores in use, the kind of device."""
+    return f"{name}/{cores}/{kind}"
