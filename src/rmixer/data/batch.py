@@ -4,11 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rmixer.data.info import DataInfo
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rmixer.data.info import DataInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lists:
+    """A list of ids per row, without padding.
+
+    Attributes:
+        values_L: int32 or int64 ids of all rows, one after the other.
+        owner_L: int64, the row of each id, ascending.
+        length_B: int64, how many ids each row has; may be 0.
+    """
+
+    values_L: Tensor
+    owner_L: Tensor
+    length_B: Tensor
+
+    @classmethod
+    def of(cls, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> Lists:
+        """From the ids of all rows and the length of each row's list."""
+        return cls(
+            values_L=torch.from_numpy(values),
+            owner_L=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
+            length_B=torch.from_numpy(lengths),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +48,13 @@ class Batch:
         dense_BN: float32, transformed.
         sparse_BF: int32 or int64 ids, one per field.
         label_B: float32, 0 or 1.
-        sequences: per sequence column int32 or int64 ids ``[B, T]``; 0 is padding, at the end.
+        sequences: per sequence column the lists of the rows.
     """
 
     dense_BN: Tensor
     sparse_BF: Tensor
     label_B: Tensor
-    sequences: Mapping[str, Tensor] = field(default_factory=dict)
+    sequences: Mapping[str, Lists] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.label_B)
@@ -45,9 +74,12 @@ class Batch:
         for sequence in info.sequences:
             if sequence.name not in self.sequences:
                 raise ValueError(f"sequence {sequence.name!r} is missing from the batch")
-            ids_BT = self.sequences[sequence.name]
-            _check_shape(sequence.name, ids_BT, (size, *ids_BT.shape[1:2]), floating=False)
-            _check_ids(sequence.name, ids_BT, info.tables[sequence.table].rows)
+            lists = self.sequences[sequence.name]
+            total = (int(lists.length_B.sum()),)
+            _check_shape(sequence.name, lists.length_B, (size,), floating=False)
+            _check_shape(sequence.name, lists.values_L, total, floating=False)
+            _check_shape(sequence.name, lists.owner_L, total, floating=False)
+            _check_ids(sequence.name, lists.values_L, info.tables[sequence.table].rows)
         return self
 
 

@@ -15,8 +15,7 @@ transformed ones, some rows at a time.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -74,9 +73,7 @@ class _Builder:
         counts = self._count()
         transform = self.spec.transform
         pairs = [
-            Vocabulary.build(
-                coder, count, min_count=transform.min_count, max_ids=transform.max_ids
-            )
+            Vocabulary.build(coder, count, min_count=transform.min_count, max_ids=transform.max_ids)
             for coder, count in zip(self.coders, counts, strict=True)
         ]
         dense = DenseTransform.fit(transform, self._sample(train))
@@ -92,7 +89,7 @@ class _Builder:
         names += [f"{s.name}.values.i4" for s in self.source.schema.sequences]
         names += [f"{s.name}.offsets.i8" for s in self.source.schema.sequences]
         with ExitStack() as stack:
-            files = {n: stack.enter_context(open(file_path(self.folder, n), "wb")) for n in names}
+            files = {n: stack.enter_context(file_path(self.folder, n).open("wb")) for n in names}
             ends = [0] * len(self.source.schema.sequences)
             for s in self.source.schema.sequences:
                 files[f"{s.name}.offsets.i8"].write(np.zeros(1, np.int64).tobytes())
@@ -101,7 +98,7 @@ class _Builder:
                 self.rows += len(chunk)
                 on_rows(self.rows)
 
-    def _write_chunk(self, chunk: Chunk, files: dict[str, IO[bytes]], ends: list[int]) -> None:
+    def _write_chunk(self, chunk: Chunk, files: Mapping[str, IO[bytes]], ends: list[int]) -> None:
         assert chunk.label_B is not None, "a format yields labels when it is trained on"
         files["label.u1"].write(chunk.label_B.tobytes())
         files["dense.f8"].write(np.ascontiguousarray(chunk.dense_BN, np.float64).tobytes())
@@ -167,7 +164,10 @@ class _Builder:
         """Pass 3: local ids in place of codes, transformed numbers, and bins."""
         raw = self._raw_dense()
         first_bin = self.width - self.bins
-        with (self.folder / "dense.f4").open("wb") as out, _in_place(self.folder / "sparse.i4") as f:
+        with (
+            (self.folder / "dense.f4").open("wb") as out,
+            _in_place(self.folder / "sparse.i4") as f,
+        ):
             for start, stop in spans(self.rows):
                 numbers = np.asarray(raw[start:stop])
                 out.write(dense.apply(numbers).tobytes())
@@ -216,6 +216,6 @@ def open_column(folder: Path, name: str, shape: tuple[int, ...]) -> NDArray[Any]
     """A column mapped read-only; the file's ending names its type."""
     path = file_path(folder, name)
     dtype = np.dtype(name.rpartition(".")[2])
-    if not os.path.getsize(path):
+    if not path.stat().st_size:
         return np.empty(tuple(max(0, n) for n in shape), dtype)
     return np.memmap(path, dtype, mode="r").reshape(shape)

@@ -145,7 +145,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{folder}: the manifest cannot be read: {error}") from error
     if zlib.crc32(body) != manifest.get("crc32"):
-        raise StorageError(f"{folder}: the manifest is damaged; remove the folder to build it again")
+        raise StorageError(
+            f"{folder}: the manifest is damaged; remove the folder to build it again"
+        )
     return dict(manifest["body"])
 
 

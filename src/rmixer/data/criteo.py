@@ -30,7 +30,8 @@ class Criteo:
 
     def __init__(self, spec: DataSpec) -> None:
         self.schema = SCHEMA
-        self.sources = (Path(spec.options["path"]),) if "path" in spec.options else ()
+        path = spec.options.get("path")
+        self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rmixer.data.batch import Batch
+from rmixer.data.batch import Batch, Lists
 from rmixer.data.build import open_column
 from rmixer.data.cache import read_manifest
 from rmixer.data.info import DataInfo
@@ -56,7 +56,7 @@ class Dataset:
             dense_BN=_gather(self._dense, rows, torch.float32),
             sparse_BF=_gather(self._sparse, rows, torch.int32),
             label_B=_gather(self._label, rows, torch.uint8).to(torch.float32),
-            sequences={name: pad(*columns, rows) for name, columns in self._sequences.items()},
+            sequences={name: lists(*columns, rows) for name, columns in self._sequences.items()},
         )
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -91,17 +91,14 @@ def in_order(rows: NDArray[np.int64], batch_size: int) -> Iterator[NDArray[np.in
         yield np.asarray(rows[start : start + batch_size])
 
 
-def pad(
-    values: NDArray[np.int32], offsets: NDArray[np.int64], rows: NDArray[np.int64]
-) -> torch.Tensor:
-    """The lists of some rows as ``[B, T]``, T the longest of them (at least 1), padded with 0."""
-    starts = offsets[rows]
-    lengths = offsets[rows + 1] - starts
-    position = np.arange(max(1, int(lengths.max(initial=0))))
-    inside = position < lengths[:, None]
-    ids = torch.zeros(inside.shape, dtype=torch.int32)
-    ids.numpy()[inside] = values[(starts[:, None] + position)[inside]]
-    return ids
+def lists(values: NDArray[np.int32], offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> Lists:
+    """The lists of some rows."""
+    starts = np.asarray(offsets[rows])
+    lengths = np.asarray(offsets[rows + 1]) - starts
+    # Where each list begins in the result, taken from where it begins in the column.
+    shift = starts - (np.cumsum(lengths) - lengths)
+    at = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+    return Lists.of(np.asarray(values[at]), lengths)
 
 
 def _gather(column: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -> torch.Tensor:
@@ -111,9 +108,7 @@ def _gather(column: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -
     return out
 
 
-def _groups(
-    rows: NDArray[np.int64], generator: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
+def _groups(rows: NDArray[np.int64], generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     if len(rows) <= FULL_SHUFFLE_ROWS:
         yield generator.permutation(rows)
         return

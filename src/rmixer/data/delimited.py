@@ -23,7 +23,8 @@ class Delimited:
 
     def __init__(self, spec: DataSpec) -> None:
         self.schema = parse_schema(spec.options["schema"])
-        self.sources = (Path(spec.options["path"]),) if "path" in spec.options else ()
+        path = spec.options.get("path")
+        self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

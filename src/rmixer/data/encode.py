@@ -61,7 +61,9 @@ class Encoder:
     def info(self, rows: int = 0, train_rows: int = 0) -> DataInfo:
         """The shape of the encoded data; the fields of bins come after the sparse columns."""
         schema, tables = self.schema, Tables.of(self.schema)
-        sizes = [TableInfo(*pair) for pair in zip(tables.names, map(len, self.vocabularies), strict=True)]
+        sizes = [
+            TableInfo(*pair) for pair in zip(tables.names, map(len, self.vocabularies), strict=True)
+        ]
         fields = [FieldInfo(name, i) for i, name in enumerate(schema.sparse)]
         for i in range(len(self.dense.edges)):
             name = f"{schema.dense[i]}.bin"

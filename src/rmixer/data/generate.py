@@ -42,7 +42,9 @@ def write(like: str, sizes: Mapping[str, int], path: Path) -> None:
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=4, mtime=0) as f:
+                with gzip.GzipFile(
+                    filename="", fileobj=raw, mode="wb", compresslevel=4, mtime=0
+                ) as f:
                     _write_all(like, sizes, cast("IO[bytes]", f))
             else:
                 _write_all(like, sizes, raw)

@@ -159,9 +159,7 @@ def parse(data: Mapping[str, Any]) -> DataSpec:
         raise UsageError("; ".join(f"data.{key}: {message}" for key, message in problems))
     format_class = _load(data["format"])
     transform = {"dense": format_class.default_dense, **(data.get("transform") or {})}
-    options = {
-        key: data[key] for key in format_class.options if data.get(key) is not None
-    }
+    options = {key: data[key] for key in format_class.options if data.get(key) is not None}
     return DataSpec(
         format=data["format"],
         transform=Transform(**transform),
@@ -216,7 +214,9 @@ def check_transform(transform: Any) -> list[Problem]:
     problems = unknown_keys(transform, ("dense", "bins", "min_count", "max_ids"), "transform.")
     dense = transform.get("dense", "standard")
     if dense not in DENSE_TRANSFORMS:
-        problems.append(("transform.dense", unknown_name("transform", str(dense), DENSE_TRANSFORMS)))
+        problems.append(
+            ("transform.dense", unknown_name("transform", str(dense), DENSE_TRANSFORMS))
+        )
     for key, least in (("bins", 0), ("min_count", 1), ("max_ids", 0)):
         problems += check_int(transform, key, least, "transform.")
     return problems
@@ -285,7 +285,7 @@ def _sequence_items(value: Any) -> list[tuple[str, dict[str, Any]]]:
         return []
     if isinstance(value, Mapping):
         return [(name, dict(options or {})) for name, options in value.items()]
-    items = []
+    items: list[tuple[str, dict[str, Any]]] = []
     for entry in value:
         if isinstance(entry, str):
             items.append((entry, {}))
@@ -306,7 +306,9 @@ def _check_sequences(schema: Mapping[str, Any]) -> list[Problem]:
         problems += unknown_keys(options, ("separator", "shares", "max_length"), prefix)
         separator = options.get("separator", " ")
         if not isinstance(separator, str) or not separator:
-            problems.append((f"{prefix}separator", f"{separator!r} is no text of at least one letter"))
+            problems.append(
+                (f"{prefix}separator", f"{separator!r} is no text of at least one letter")
+            )
         shares, sparse = options.get("shares"), list(schema.get("sparse") or ())
         if shares is not None and shares not in sparse:
             problems.append((f"{prefix}shares", unknown_name("sparse column", str(shares), sparse)))

@@ -27,6 +27,15 @@ CRITEO_TABLE_ROWS = (
     27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 )  # fmt: skip
 
+# An id of a small table is seen often enough to be learned, so it weighs more.
+_LARGE = (1_000, 20_000)
+_WEIGHTS = np.array((0.4, 0.2, 0.05))
+#: Columns (from 0) of which each pair of ids has an effect of its own: all of small tables.
+_PAIRS = ((5, 13), (8, 21), (16, 22), (19, 24))
+
+#: Share of a history that is of the user's two categories; share of targets that are.
+_LOYALTY, _LIKED = 0.8, 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriteoRows:
@@ -91,18 +100,15 @@ def _criteo_chunk(
     rank = (sizes * generator.random((rows, fields)) ** 3).astype(np.int64)
     rank_key = (rank + (np.arange(fields) << 40)).astype(np.uint64)
     dense = np.floor(np.exp(generator.normal(1.0, 1.2, (rows, 13))))
-    logits = np.full(rows, -1.35)
-    logits += 0.12 * ((np.log1p(dense) - 1.3) * np.resize((1.0, -1.0, 0.5), 13)).sum(axis=1)
-    # An id of a small table is seen often enough to be learned, so it weighs more.
-    weight = 0.35 / (1.0 + np.log10(1.0 + sizes / 100.0))
-    logits += (weight * normal_hash(rank_key, 7)).sum(axis=1)
-    for a, b in ((0, 1), (4, 7), (8, 13), (16, 19), (21, 22)):
-        latent = normal_hash(rank_key[:, a], 11) * normal_hash(rank_key[:, b], 13)
-        logits += 0.35 * np.clip(latent, -3.0, 3.0)
+    logits = np.full(rows, -1.5)
+    logits += 0.15 * ((np.log1p(dense) - 1.3) * np.resize((1.0, -1.0, 0.5), 13)).sum(axis=1)
+    logits += (_WEIGHTS[np.searchsorted(_LARGE, sizes)] * normal_hash(rank_key, 7)).sum(axis=1)
+    for a, b in _PAIRS:
+        logits += 0.4 * normal_hash(rank_key[:, a], 11) * normal_hash(rank_key[:, b], 13)
     probability = 1.0 / (1.0 + np.exp(-logits))
     label = (generator.random(rows) < probability).astype(np.uint8)
     ids = (mix(rank_key) & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    ids[generator.random((rows, fields)) < np.where(np.arange(fields) % 5 == 3, 0.1, 0.0)] = -1
+    ids[generator.random((rows, fields)) < np.where(np.arange(fields) % 5 == 1, 0.1, 0.0)] = -1
     dense[generator.random((rows, 13)) < np.where(np.arange(13) % 4 == 0, 0.1, 0.0)] = np.nan
     return CriteoRows(label_B=label, probability_B=probability, dense_BN=dense, id_BF=ids)
 
@@ -124,11 +130,11 @@ def _behaviour_chunk(
     owner = np.repeat(np.arange(rows), length)
     picked = interests[owner, generator.integers(0, 2, len(owner))]
     random = generator.integers(0, categories, len(owner))
-    category = np.where(generator.random(len(owner)) < 0.8, picked, random)
+    category = np.where(generator.random(len(owner)) < _LOYALTY, picked, random)
     past = _items_of(generator, category, items, categories)
     liked = interests[np.arange(rows), generator.integers(0, 2, rows)]
     other = generator.integers(0, categories, rows)
-    target = np.where(generator.random(rows) < 0.5, liked, other)
+    target = np.where(generator.random(rows) < _LIKED, liked, other)
     item = _items_of(generator, target, items, categories)
     share = np.bincount(owner, category == target[owner], minlength=rows) / np.maximum(length, 1)
     logits = -1.8 + 8.0 * share + 0.4 * normal_hash(target.astype(np.uint64), 17)
@@ -160,7 +166,7 @@ def normal_hash(keys: NDArray[np.uint64], salt: int) -> NDArray[np.float64]:
     total = np.zeros(keys.shape)
     for shift in (0, 16, 32, 48):
         total += ((bits >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.float64)
-    return (total / 65536.0 - 2.0) * np.sqrt(3.0)
+    return np.asarray((total / 65536.0 - 2.0) * np.sqrt(3.0))
 
 
 def _chunks(rows: int) -> Iterator[tuple[int, int]]:

@@ -190,12 +190,11 @@ class Table:
         if len(row) != len(self.columns):
             names = {"\t": "a tab", ",": "a comma", " ": "a space"}
             between = names.get(self.delimiter, repr(self.delimiter))
-            message = f"{len(row)} columns; {len(self.columns)} are needed, {between} between them"
-            raise DataError(message, path=path, line=line)
+            found = f"{len(row)} columns; {len(self.columns)} are needed, {between} between them"
+            raise DataError(found, path=path, line=line)
         values = dict(zip(self.columns, row, strict=True))
         for name, value in values.items():
-            message = self._fault(name, value)
-            if message:
+            if message := self._fault(name, value):
                 raise DataError(f"{value!r} {message}", path=path, line=line, column=name)
 
     def _fault(self, name: str, value: str) -> str | None:
@@ -245,7 +244,7 @@ def _sequence(
 
     lists = raw if raw.dtype == pl.List else raw.cast(pl.String).str.split(separator)
     lists = lists.cast(pl.List(pl.String)).fill_null([])
-    lists = lists.list.eval(pl.element().filter(pl.element() != ""))  # noqa: PLC1901
+    lists = lists.list.eval(pl.element().filter(pl.element() != ""))
     lists = lists.list.tail(max_length)
     lengths = lists.list.len().to_numpy().astype(np.int64)
     return lists.explode(empty_as_null=False), lengths

@@ -37,7 +37,9 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
             "the gzip stream ends too early; the file is cut off, fetch it again", path=path
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"the gzip stream is damaged: {error}; fetch it again", path=path) from error
+        raise DataError(
+            f"the gzip stream is damaged: {error}; fetch it again", path=path
+        ) from error
     except FileNotFoundError as error:
         raise DataError("no such file", path=path) from error
     except IsADirectoryError as error:

@@ -29,8 +29,8 @@ class DenseTransform:
     """
 
     kind: str
-    mean_N: NDArray[np.float64]  # noqa: N815
-    scale_N: NDArray[np.float64]  # noqa: N815
+    mean_N: NDArray[np.float64]
+    scale_N: NDArray[np.float64]
     edges: tuple[NDArray[np.float64], ...] = ()
 
     @classmethod

@@ -1,5 +1,7 @@
-"""DeepFM: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction,
-IJCAI 2017, equations 1 to 4.
+"""DeepFM, a factorization machine and a deep network over the same embeddings.
+
+Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017,
+equations 1 to 4.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from rmixer.data.batch import Batch
 from rmixer.data.info import DataInfo
-from rmixer.models.layers import MLP, FusedEmbedding, mean_of_known
+from rmixer.models.layers import MLP, FusedEmbedding, mean_by_row
 from rmixer.models.params import DeepFMParams, parse
 
 
@@ -42,8 +44,8 @@ class DeepFM(nn.Module):
         """Log-odds ``[B]``."""
         rows_BFE, sequences = self.embedding(batch)
         vectors = [rows_BFE]
-        for name, embedded_BTE in sequences.items():
-            vectors.append(mean_of_known(embedded_BTE, batch.sequences[name]).unsqueeze(1))
+        for name, values_LE in sequences.items():
+            vectors.append(mean_by_row(values_LE, batch.sequences[name]).unsqueeze(1))
         if self.dense is not None:
             vectors.append(batch.dense_BN.unsqueeze(2) * self.dense)
         all_BFE = vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)

@@ -1,5 +1,7 @@
-"""DIN: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018,
-section 4.3 (activation unit, equation 3 of the published version) and section 5.3 (Dice).
+"""DIN, the deep interest network.
+
+Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.3
+(activation unit, equation 3) and section 5.3 (Dice).
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-from rmixer.data.batch import Batch
+from rmixer.data.batch import Batch, Lists
 from rmixer.data.info import DataInfo
 from rmixer.errors import UsageError
-from rmixer.models.layers import MLP, FusedEmbedding, activation_of, mean_of_known
+from rmixer.models.layers import MLP, FusedEmbedding, activation_of, mean_by_row, sum_by_row
 from rmixer.models.params import DINParams, parse
 
 
@@ -37,12 +39,12 @@ class DIN(nn.Module):
                 "FIELD being the sparse column of the item in question"
             )
         names = [field.name for field in info.fields]
-        self.target = [names.index(cast("str", s.shares)) for s in info.sequences if s.shares]
+        self.target = [names.index(s.shares) for s in info.sequences if s.shares is not None]
         dim, width = params.embedding_dim, params.embedding_dim * len(self.history)
         self.embedding = FusedEmbedding(info, dim, _init_table)
-        activation = activation_of(params.activation)
         self.attention = ActivationUnit(width, params.attention_mlp, params.activation)
         total = width + (len(info.fields) + len(self.others)) * dim + len(info.dense)
+        activation = activation_of(params.activation)
         self.mlp = MLP(total, (*params.mlp, 1), activation=activation, last_linear=True)
 
     @classmethod
@@ -53,44 +55,49 @@ class DIN(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Log-odds ``[B]``."""
         fields_BFD, sequences = self.embedding(batch)
-        past_BTH = _side_by_side([sequences[name] for name in self.history])
+        past_LH = torch.cat([sequences[name] for name in self.history], 1)
         target_BH = fields_BFD[:, self.target].flatten(1)
-        known_BT = _past_ids(batch, self.history) > 0
-        interest_BH = self.attention(past_BTH, target_BH, known_BT)
-        others = [mean_of_known(sequences[n], batch.sequences[n]) for n in self.others]
+        interest_BH = self.attention(past_LH, target_BH, self._past(batch))
+        others = [mean_by_row(sequences[n], batch.sequences[n]) for n in self.others]
         x_BW = torch.cat([interest_BH, fields_BFD.flatten(1), *others, batch.dense_BN], 1)
         logits_B1: Tensor = self.mlp(x_BW)
         return logits_B1.squeeze(1)
 
+    def _past(self, batch: Batch) -> Lists:
+        """The lists of the history, which must be equally long in each row."""
+        first, *rest = (batch.sequences[name] for name in self.history)
+        if any(not torch.equal(first.length_B, other.length_B) for other in rest):
+            names = " and ".join(self.history)
+            raise UsageError(f"din needs lists of equal length in each row: {names} differ")
+        return first
+
 
 class ActivationUnit(nn.Module):
-    """The weighted sum of a history (DIN, equation 3); padding has weight 0."""
+    """The weighted sum of a history (DIN, equation 3).
+
+    The weight of an entry is an MLP over the entry h, the target t, ``h - t`` and ``h * t``. Its
+    first layer is split, so that what depends on the target alone is computed once a row:
+    ``W (h, t, h - t, h * t) = (W1 + W3) h + (W2 - W3) t + W4 (h * t)``.
+    """
 
     def __init__(self, width: int, widths: tuple[int, ...], activation: str) -> None:
         super().__init__()
         make = activation_of(activation)
-        self.mlp = MLP(4 * width, (*widths, 1), activation=make, last_linear=True)
-
-    def forward(self, past_BTH: Tensor, target_BH: Tensor, known_BT: Tensor) -> Tensor:
-        """``[B, T, H]``, ``[B, H]`` and ``[B, T]`` to ``[B, H]``."""
-        target_BTH = target_BH.unsqueeze(1).expand_as(past_BTH)
-        pair_BTI = torch.cat(
-            [past_BTH, target_BTH, past_BTH - target_BTH, past_BTH * target_BTH], 2
+        self.first = nn.Linear(4 * width, widths[0])
+        self.rest = nn.Sequential(
+            make(widths[0]),
+            *MLP(widths[0], (*widths[1:], 1), activation=make, last_linear=True),
         )
-        weight_BT1 = self.mlp(pair_BTI) * known_BT.unsqueeze(2)
-        return (weight_BT1 * past_BTH).sum(1)
 
-
-def _past_ids(batch: Batch, names: tuple[str, ...]) -> Tensor:
-    """Ids that are above 0 where any of the lists has an entry, ``[B, T]``, T of the longest."""
-    longest = max(batch.sequences[name].shape[1] for name in names)
-    padded = [pad(ids, (0, longest - ids.shape[1])) for ids in map(batch.sequences.__getitem__, names)]
-    return torch.stack(padded).amax(0)
-
-
-def _side_by_side(parts: list[Tensor]) -> Tensor:
-    longest = max(part.shape[1] for part in parts)
-    return torch.cat([pad(part, (0, 0, 0, longest - part.shape[1])) for part in parts], 2)
+    def forward(self, past_LH: Tensor, target_BH: Tensor, lists: Lists) -> Tensor:
+        """``[L, H]`` and ``[B, H]`` to ``[B, H]``."""
+        w1, w2, w3, w4 = self.first.weight.chunk(4, 1)
+        owner_L = lists.owner_L
+        once_BU = F.linear(target_BH, w2 - w3, self.first.bias)
+        both_LH = past_LH * target_BH.index_select(0, owner_L)
+        x_LU = F.linear(past_LH, w1 + w3) + F.linear(both_LH, w4) + once_BU.index_select(0, owner_L)
+        weight_L1: Tensor = self.rest(x_LU)
+        return sum_by_row(weight_L1 * past_LH, lists)
 
 
 def _init_table(table: Tensor) -> None:

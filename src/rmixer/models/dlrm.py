@@ -1,5 +1,7 @@
-"""DLRM: Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation
-Systems, arXiv:1906.00091 (2019), section 2 and figure 1.
+"""DLRM, the deep learning recommendation model.
+
+Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems,
+arXiv:1906.00091 (2019), section 2 and figure 1.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from rmixer.data.batch import Batch
 from rmixer.data.info import DataInfo
-from rmixer.models.layers import MLP, FusedEmbedding, mean_of_known
+from rmixer.models.layers import MLP, FusedEmbedding, mean_by_row
 from rmixer.models.params import DLRMParams, parse
 
 
@@ -42,8 +44,8 @@ class DLRM(nn.Module):
         """Log-odds ``[B]``."""
         fields_BFD, sequences = self.embedding(batch)
         vectors = [fields_BFD]
-        for name, embedded_BTD in sequences.items():
-            vectors.append(mean_of_known(embedded_BTD, batch.sequences[name]).unsqueeze(1))
+        for name, values_LD in sequences.items():
+            vectors.append(mean_by_row(values_LD, batch.sequences[name]).unsqueeze(1))
         if self.bottom is None:
             return self._head(self.interaction(torch.cat(vectors, 1)))
         dense_BD = self.bottom(batch.dense_BN)
@@ -72,7 +74,7 @@ class DotInteraction(nn.Module):
 
     def forward(self, x_BVD: Tensor) -> Tensor:
         """The pairs in the order of the lower triangle, row by row."""
-        pairs_BP: Tensor = _Pairs.apply(x_BVD, self.lower, self.symmetric)
+        pairs_BP: Tensor = _Pairs.apply(x_BVD, self.lower, self.symmetric)  # type: ignore[no-untyped-call]
         return pairs_BP
 
 

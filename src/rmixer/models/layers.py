@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rmixer.data.batch import Batch
+from rmixer.data.batch import Batch, Lists
 from rmixer.data.info import DataInfo
 
 
@@ -49,22 +49,19 @@ class FusedEmbedding(nn.Module):
                 init(self.weight[start:stop])
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The embeddings of all fields, ``[B, F, D]``, and of each sequence, ``[B, T, D]``."""
-        shapes = [batch.sparse_BF.shape]
+        """The embeddings of all fields, ``[B, F, D]``, and of each sequence's ids, ``[L, D]``."""
+        shape = batch.sparse_BF.shape
         parts = [(batch.sparse_BF + self.field_offset).reshape(-1)]
         for i, name in enumerate(self.names):
-            ids_BT = batch.sequences[name]
-            shapes.append(ids_BT.shape)
-            parts.append((ids_BT + self.sequence_offset[i]).reshape(-1))
+            parts.append(batch.sequences[name].values_L + self.sequence_offset[i])
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
-        found = self.lookup(rows).split([len(part) for part in parts])
-        shaped = [part.view(*shape, -1) for part, shape in zip(found, shapes, strict=True)]
-        return shaped[0], dict(zip(self.names, shaped[1:], strict=True))
+        found = torch.split_with_sizes(self.lookup(rows), [len(part) for part in parts])
+        return found[0].view(*shape, -1), dict(zip(self.names, found[1:], strict=True))
 
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of the parameter, ``[N, D]``, for row numbers ``[N]``."""
         if self.sparse and torch.is_grad_enabled():
-            found: Tensor = _SparseLookup.apply(self.weight, rows)
+            found: Tensor = _SparseLookup.apply(self.weight, rows)  # type: ignore[no-untyped-call]
             return found
         return F.embedding(rows, self.weight)
 
@@ -153,17 +150,22 @@ def activation_of(name: str) -> Callable[[int], nn.Module]:
     """Makes the module of an activation for a width."""
     makers: dict[str, Callable[[int], nn.Module]] = {
         "dice": Dice,
-        "prelu": lambda width: nn.PReLU(width),
+        "prelu": nn.PReLU,
         "relu": lambda width: nn.ReLU(),  # noqa: ARG005
         "sigmoid": lambda width: nn.Sigmoid(),  # noqa: ARG005
     }
     return makers[name]
 
 
-def mean_of_known(embedded_BTD: Tensor, ids_BT: Tensor) -> Tensor:
-    """The mean over the entries of a list that are no padding, ``[B, D]``; 0 for an empty list."""
-    known_BT1 = (ids_BT > 0).unsqueeze(-1).to(embedded_BTD.dtype)
-    return (embedded_BTD * known_BT1).sum(1) / known_BT1.sum(1).clamp(min=1)
+def sum_by_row(values_LD: Tensor, lists: Lists) -> Tensor:
+    """The sum over each row's list, ``[B, D]``; 0 for an empty one."""
+    zeros = values_LD.new_zeros(len(lists.length_B), values_LD.shape[1])
+    return zeros.index_add(0, lists.owner_L, values_LD)
+
+
+def mean_by_row(values_LD: Tensor, lists: Lists) -> Tensor:
+    """The mean over each row's list, ``[B, D]``; 0 for an empty one."""
+    return sum_by_row(values_LD, lists) / lists.length_B.clamp(min=1).unsqueeze(1)
 
 
 def _offsets(starts: Sequence[int], tables: Sequence[int]) -> Tensor:

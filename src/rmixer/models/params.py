@@ -108,8 +108,8 @@ def validate(model: str, params: Mapping[str, Any]) -> list[Problem]:
         if key not in known:
             close = nearest(str(key), known)
             hint = f"; did you mean {close!r}?" if close else ""
-            message = f"{model} has no such parameter{hint} (known: {', '.join(known)})"
-            problems.append((str(key), message))
+            wrong = f"{model} has no such parameter{hint} (known: {', '.join(known)})"
+            problems.append((str(key), wrong))
         elif message := _fault(key, value):
             problems.append((str(key), message))
     return problems or _check_together(model, params)
@@ -124,7 +124,7 @@ def parse(model: str, params: Mapping[str, Any]) -> ModelParams:
     problems = validate(model, params)
     if problems:
         raise UsageError("; ".join(f"params.{key}: {message}" for key, message in problems))
-    plain = {
+    plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in params.items()
         if value is not None
@@ -137,7 +137,9 @@ def _check_together(model: str, params: Mapping[str, Any]) -> list[Problem]:
     dim = params.get("embedding_dim", _DEFAULT_DIM)
     if model == "dlrm" and bottom and bottom[-1] != dim:
         right = [*bottom[:-1], dim]
-        return [("bottom_mlp", f"{list(bottom)} must end with embedding_dim, which is {dim}: {right}")]
+        return [
+            ("bottom_mlp", f"{list(bottom)} must end with embedding_dim, which is {dim}: {right}")
+        ]
     return []
 
 

@@ -1,9 +1,9 @@
 """A trained model on disk, and back: weights, configuration, vocabulary.
 
-    model/
-      config.json       model, params, data (without its path), the shape of the data, versions
-      weights.pt        torch.save of the state dict
-      vocabulary.npz    vocabularies and the dense transform
+model/
+  config.json       model, params, data (without its path), the shape of the data, versions
+  weights.pt        torch.save of the state dict
+  vocabulary.npz    vocabularies and the dense transform
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from rmixer.data import schema
-from rmixer.data.batch import Batch
-from rmixer.data.dataset import pad
+from rmixer.data.batch import Batch, Lists
+from rmixer.data.dataset import lists
 from rmixer.data.encode import Encoder
 from rmixer.data.format import load_format
 from rmixer.data.info import DataInfo
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
-    from torch import Tensor, nn
+    from torch import nn
 
     from rmixer.data.encode import EncodedChunk
     from rmixer.data.format import Chunk
@@ -76,8 +76,8 @@ class LoadedModel:
         parts = [np.empty(0, np.float32)]
         with torch.inference_mode():
             for chunk in self._chunks(rows):
-                for batch in _batches(self.encoder.encode(chunk), self.info):
-                    parts.append(torch.sigmoid(self.module(batch)).float().numpy())
+                batches = _batches(self.encoder.encode(chunk), self.info)
+                parts += [torch.sigmoid(self.module(b)).float().numpy() for b in batches]
         return np.concatenate(parts)
 
     def _chunks(self, rows: Any) -> Iterator[Chunk]:
@@ -177,9 +177,9 @@ def _batches(chunk: EncodedChunk, info: DataInfo) -> Iterator[Batch]:
     offsets = [np.concatenate([[0], np.cumsum(lengths)]) for _, lengths in chunk.sequences]
     for start in range(0, rows, EVALUATION_BATCH):
         numbers = np.arange(start, min(rows, start + EVALUATION_BATCH))
-        sequences: dict[str, Tensor] = {}
+        sequences: dict[str, Lists] = {}
         for k, sequence in enumerate(info.sequences):
-            sequences[sequence.name] = pad(chunk.sequences[k][0], offsets[k], numbers)
+            sequences[sequence.name] = lists(chunk.sequences[k][0], offsets[k], numbers)
         yield Batch(
             dense_BN=torch.from_numpy(chunk.dense_BN[numbers]),
             sparse_BF=torch.from_numpy(chunk.sparse_BF[numbers]),

@@ -221,7 +221,10 @@ class _Run:
 
     def _publish(self, now: float, *, force: bool = False) -> None:
         if now - self.printed > PRINT_SECONDS and self.printed:
-            self.say(f"step {self.step}/{self.total}  loss {self.loss:.5f}  {self._rate():.0f} samples/s")
+            self._read_losses()
+            self.say(
+                f"step {self.step}/{self.total}  loss {self.loss:.5f}  {self._rate():.0f} samples/s"
+            )
         if now - self.printed > PRINT_SECONDS:
             self.printed = now
         if self.progress and (force or now - self.published > PUBLISH_SECONDS):

@@ -81,7 +81,9 @@ class RowwiseAdagrad(TouchedRows):
             state["sum"] = param.new_full((len(param),), group["initial_accumulator_value"])
         sums = state["sum"].index_select(0, rows).add_(grad_RD.square().mean(1))
         state["sum"].index_copy_(0, rows, sums)
-        _subtract(param, rows, grad_RD.div_(sums.sqrt_().add_(group["eps"]).unsqueeze(1)), group["lr"])
+        _subtract(
+            param, rows, grad_RD.div_(sums.sqrt_().add_(group["eps"]).unsqueeze(1)), group["lr"]
+        )
 
 
 class SparseAdam(TouchedRows):
@@ -101,7 +103,9 @@ class SparseAdam(TouchedRows):
         state["exp_avg"].index_copy_(0, rows, mean)
         state["exp_avg_sq"].index_copy_(0, rows, square)
         correction = (1 - beta2 ** state["step"]) ** 0.5 / (1 - beta1 ** state["step"])
-        _subtract(param, rows, mean.div_(square.sqrt_().add_(group["eps"])), group["lr"] * correction)
+        _subtract(
+            param, rows, mean.div_(square.sqrt_().add_(group["eps"])), group["lr"] * correction
+        )
 
 
 class Combined:
@@ -113,7 +117,7 @@ class Combined:
             has dense gradients.
     """
 
-    def __init__(self, parts: list[Optimizer], tables: list[nn.Parameter]) -> None:
+    def __init__(self, parts: list[Optimizer], tables: list[Tensor]) -> None:
         self.parts = [part for part in parts if part.param_groups]
         self.tables = tables
         table_ids = {id(table) for table in tables}
@@ -152,14 +156,14 @@ def build(optimizer: Mapping[str, Any], model: nn.Module) -> Combined:
     """
     name, settings = parse(optimizer)
     sparse = _is_sparse(name, settings)
-    tables: list[nn.Parameter] = []
+    tables: list[Tensor] = []
     for module in model.modules():
         if isinstance(module, FusedEmbedding | nn.Embedding):
             module.sparse = sparse
             if sparse:
                 tables.append(module.weight)
     table_ids = {id(table) for table in tables}
-    dense = [param for param in model.parameters() if id(param) not in table_ids]
+    dense: list[Tensor] = [param for param in model.parameters() if id(param) not in table_ids]
     parts: list[Optimizer] = [_dense(name, settings, dense)] if dense else []
     if tables:
         parts.append(_SPARSE[name](tables, **settings))
@@ -179,7 +183,7 @@ def _is_sparse(name: str, settings: dict[str, float]) -> bool:
     return name in _SPARSE and not settings.get("momentum") and not settings.get("weight_decay")
 
 
-def _dense(name: str, settings: dict[str, float], params: list[nn.Parameter]) -> Optimizer:
+def _dense(name: str, settings: dict[str, float], params: list[Tensor]) -> Optimizer:
     lr = settings["lr"]
     if name == "sgd":
         momentum, decay = settings["momentum"], settings["weight_decay"]

@@ -51,7 +51,12 @@ _ADAGRAD = {"eps": Number(1e-10), "initial_accumulator_value": Number(0.0)}
 #: Adagrad with one accumulator per row of a table (the mean square of the row's gradient), as in
 #: facebookresearch/dlrm and FBGEMM.
 OPTIMIZERS: dict[str, dict[str, Number]] = {
-    "adagrad": {"lr": _rate(0.01), "lr_decay": Number(0.0), "weight_decay": Number(0.0), **_ADAGRAD},
+    "adagrad": {
+        "lr": _rate(0.01),
+        "lr_decay": Number(0.0),
+        "weight_decay": Number(0.0),
+        **_ADAGRAD,
+    },
     "adam": {"lr": _rate(0.001), **_BETAS, "eps": Number(1e-8), "weight_decay": Number(0.0)},
     "rowwise_adagrad": {"lr": _rate(0.01), **_ADAGRAD},
     "sgd": {"lr": _rate(0.001), "momentum": Number(0.0, high=1.0), "weight_decay": Number(0.0)},
@@ -76,8 +81,8 @@ def validate(optimizer: Mapping[str, Any]) -> list[Problem]:
         if key not in known:
             close = nearest(str(key), known)
             hint = f"; did you mean {close!r}?" if close else ""
-            message = f"{name} has no such setting{hint} (known: {', '.join(sorted(known))})"
-            problems.append((str(key), message))
+            wrong = f"{name} has no such setting{hint} (known: {', '.join(sorted(known))})"
+            problems.append((str(key), wrong))
         elif message := known[key].fault(value):
             problems.append((str(key), message))
     return problems

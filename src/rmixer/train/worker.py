@@ -94,7 +94,9 @@ class JobConfig:
         for key, message in optimizers_table.validate(self.optimizer):
             problems.append((f"optimizer.{key}", message))
         if self.batch_size < 1 or self.epochs < 0 or (self.steps is not None and self.steps < 0):
-            problems.append(("batch_size, epochs, steps", "must not be negative, the first above 0"))
+            problems.append(
+                ("batch_size, epochs, steps", "must not be negative, the first above 0")
+            )
         if problems:
             raise UsageError("; ".join(f"{key}: {message}" for key, message in problems))
 
@@ -159,7 +161,9 @@ def run(config: JobConfig, stop: _Stop) -> None:
         extra={"name": config.name, "optimizer": config.optimizer, "training": asdict(settings)},
     )
     sizes = [(p.numel(), p.nbytes) for p in model.parameters()]
-    document = _document(result, dataset, parameters=sum(s[0] for s in sizes), size=sum(s[1] for s in sizes))
+    document = _document(
+        result, dataset, parameters=sum(s[0] for s in sizes), size=sum(s[1] for s in sizes)
+    )
     _write_json(config.result_path, document)
     _show(progress, page.DONE)
     progress.close()
