@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -50,21 +52,23 @@ def lay_out(
 
 def clear(paths: AttemptPaths, temporary: str | None = None) -> None:
     """Remove an attempt that was never started."""
-    remove_link(temporary)
+    remove_link(paths, temporary)
     shutil.rmtree(paths.root, ignore_errors=True)
 
 
-def remove_link(temporary: str | None) -> None:
-    """Remove the short name of a scratch directory, if there is one."""
-    if temporary and Path(temporary).is_symlink():
-        Path(temporary).unlink(missing_ok=True)
+def remove_link(paths: AttemptPaths, temporary: str | None) -> None:
+    """Remove the short name of a scratch directory, if there is one and it is this attempt's."""
+    with contextlib.suppress(OSError):
+        if temporary and os.readlink(temporary) == str(paths.scratch.absolute()):  # noqa: PTH115
+            Path(temporary).unlink()
 
 
 def short_name(paths: AttemptPaths, token: str) -> str | None:
     """A short name for the scratch directory where its own is too long for Unix sockets."""
     if len(os.fsencode(paths.scratch.absolute())) <= LONGEST_TMPDIR:
         return None
-    return str(Path(tempfile.gettempdir(), f"rmixer-{token[:32]}"))
+    digest = hashlib.sha256(f"{token} {paths.root.absolute()}".encode()).hexdigest()
+    return str(Path(tempfile.gettempdir(), f"rmixer-{digest[:20]}"))
 
 
 def write_private(path: Path, document: Mapping[str, Any]) -> None:

@@ -216,7 +216,7 @@ class ProcessExecutor:
         ended = attempt.read_document(watched.paths.exit)
         if ended is not None:
             return _end(token, watched.spec, watched.paths, ended, watched.stopping)
-        attempt.remove_link(watched.temporary)
+        attempt.remove_link(watched.paths, watched.temporary)
         return _lost(token, SHIM_GONE if code is None else f"{SHIM_GONE} ({_code_text(code)})")
 
     def _settle(
@@ -229,7 +229,7 @@ class ProcessExecutor:
             return
         attempt.revoke(paths)
         order = attempt.read_document(paths.order) or {}
-        attempt.remove_link(order.get("temporary"))
+        attempt.remove_link(paths, order.get("temporary"))
         started = attempt.read_document(paths.started)
         if started is None:
             self._report(_lost(token, NEVER_STARTED))

@@ -68,6 +68,8 @@ def test_long_scratch_gets_a_short_name(tmp_path: Path) -> None:
     paths = RunPaths(deep).job("a").attempt(1)
     attempt.lay_out(paths, made.document)
     assert Path(short).resolve() == paths.scratch.resolve()
+    attempt.remove_link(RunPaths(deep).job("b").attempt(1), short)
+    assert Path(short).is_symlink(), "another attempt's name stays"
     attempt.clear(paths, made.temporary)
     assert not Path(short).is_symlink()
     assert order(Path("/r"), "command", argv=["true"]).temporary is None
@@ -76,7 +78,9 @@ def test_long_scratch_gets_a_short_name(tmp_path: Path) -> None:
 def test_order_is_private_and_ends_have_space(tmp_path: Path) -> None:
     """Nobody else reads an environment; exit.json can be written when the disk is full."""
     paths = RunPaths(tmp_path).job("a").attempt(1)
-    attempt.lay_out(paths, order(tmp_path, "command", argv=["true"]).document)
+    made = order(tmp_path, "command", argv=["true"])
+    attempt.lay_out(paths, made.document)
+    attempt.remove_link(paths, made.temporary)
     assert paths.order.stat().st_mode & 0o777 == 0o600
     reserve = paths.exit.with_name(paths.exit.name + shim.RESERVE_SUFFIX)
     assert reserve.stat().st_blocks * 512 >= shim.RESERVE_BYTES

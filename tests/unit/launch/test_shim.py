@@ -401,6 +401,27 @@ def test_scratch_is_removed(attempt: Attempt) -> None:
     assert not (attempt.directory / shim.SCRATCH).exists()
 
 
+def test_end_waits_for_space_on_a_full_disk(tmp_path: Path) -> None:
+    """Without space kept for it, the end is written as soon as there is some."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    try:
+        attempt = Attempt(disk)
+        attempt.order("sh", "-c", "cat /dev/zero > big; exit 4")
+        process = attempt.spawn()
+        wait_until(lambda: (disk / "big").exists() and not descendants(process.pid))
+        assert not (disk / shim.EXIT).exists()
+        assert process.poll() is None
+        (disk / "big").unlink()
+        assert process.wait(LIMIT_SECONDS) == shim.RAN
+        assert attempt.end()["exit_code"] == 4
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_directory_that_is_deleted_meanwhile_ends_the_shim(attempt: Attempt) -> None:
     """Who removes a run's folder does not leave a shim that waits for ever."""
     attempt.order("sh", "-c", f"rm -rf {attempt.directory}")
