@@ -103,6 +103,12 @@ def check_optimizer(optimizer: Mapping[str, Any]) -> list[Problem]:
     return _check("optimizer")(optimizer)
 
 
+def complete_optimizer(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """An ``optimizer`` mapping without problems, with the defaults of all it does not say."""
+    name, settings = _imported("rmixer.train.optimizers_table:parse")(optimizer)
+    return {"name": name, **settings}
+
+
 def check_data(data: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with a ``data`` mapping; no file is read."""
     return _check("data")(data)

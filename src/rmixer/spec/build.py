@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from rmixer import catalog
-from rmixer.errors import UsageError
 from rmixer.model import JobSpec
 from rmixer.spec.command import find_program, resolve_program, split_command
 from rmixer.spec.drafts import Draft
@@ -20,10 +17,7 @@ from rmixer.spec.identity import command_digests, model_digests
 from rmixer.spec.problems import CommandNotFoundError, Problems
 from rmixer.spec.schema import Defaults, JobEntry
 from rmixer.spec.sweep import has_template
-
-BATCH_SIZE = 2048
-EPOCHS = 1
-OPTIMIZER = {"name": "adam", "lr": 1e-3}
+from rmixer.spec.training import TrainingBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ def check_entry(draft: Draft, problems: Problems) -> Checked | None:
         return Checked(draft, JobEntry.model_validate(draft.values))
     except ValidationError as error:
         for rest, message in validation_problems(error, draft.values):
-            problems.add(draft.path(*rest), message, draft.note(rest[0]))
+            problems.add(draft.path(*rest), message, draft.note(*rest))
     return None
 
 
@@ -72,7 +66,7 @@ class Builder:
     def __init__(self, base_dir: Path, problems: Problems, *, require_data: bool = True) -> None:
         self.base_dir = Path(os.path.abspath(base_dir))  # noqa: PTH100 - links stay as they are
         self.problems = problems
-        self.require_data = require_data
+        self.training = TrainingBuilder(self._absolute, problems, require_data=require_data)
 
     def build(self, checked: Checked, *, job_id: str, after: tuple[str, ...]) -> JobSpec:
         """The job. With problems noted, what is returned is of no use."""
@@ -86,12 +80,13 @@ class Builder:
             payload["argv"] = self._argv(draft, entry, workdir, python)
             signature, family = command_digests(payload, entry.threads)
         else:
-            payload |= self._training(draft, entry)
+            payload |= self.training.payload(draft, entry)
             payload |= {} if python is None else {"python": python}
             signature, family = model_digests(payload, entry.threads)
         for key in ("fuse", "profile"):
             if getattr(entry, key) is not None:
-                payload[key] = entry.model_dump(mode="json", include={key})[key]
+                dumped = entry.model_dump(mode="json", include={key}, exclude_none=True)
+                payload[key] = dumped[key]
         return JobSpec(
             id=job_id,
             name=entry.name,
@@ -112,11 +107,10 @@ class Builder:
         )
 
     def _add(self, draft: Draft, message: str, *rest: str | int) -> None:
-        self.problems.add(draft.path(*rest), message, draft.note(rest[0]))
+        self.problems.add(draft.path(*rest), message, draft.note(*rest))
 
     def _absolute(self, path: str) -> Path:
-        full = self.base_dir / Path(path).expanduser()
-        return Path(os.path.normpath(full))
+        return Path(os.path.normpath(self.base_dir / os.path.expanduser(path)))  # noqa: PTH111
 
     def _workdir(self, draft: Draft, entry: JobEntry) -> Path:
         workdir = self._absolute(entry.workdir or ".")
@@ -155,77 +149,3 @@ class Builder:
             path = draft.path("command")
             self.problems.add(path, str(error.args[0]), note, CommandNotFoundError)
         return argv
-
-    def _training(self, draft: Draft, entry: JobEntry) -> dict[str, Any]:
-        """The training's configuration; see `rmixer.train` for what becomes of it."""
-        optimizer = dict(OPTIMIZER if entry.optimizer is None else entry.optimizer)
-        params, model = dict(entry.params or {}), entry.model or ""
-        try:
-            catalog.lookup("model", model)
-        except UsageError as error:
-            self._add(draft, str(error), "model")
-        else:
-            self._note(draft, "params", catalog.check_params(model, params))
-        self._note(draft, "optimizer", catalog.check_optimizer(optimizer))
-        return {
-            "model": model,
-            "params": params,
-            "optimizer": optimizer,
-            "batch_size": entry.batch_size or BATCH_SIZE,
-            "epochs": entry.epochs or EPOCHS,
-            "steps": entry.steps,
-            "seed": entry.seed or 0,
-            "data": self._data(draft, entry),
-        }
-
-    def _data(self, draft: Draft, entry: JobEntry) -> dict[str, Any] | None:
-        if entry.data is None:
-            if self.require_data:
-                self.problems.add(
-                    draft.path(),
-                    "a job with `model` needs `data`; write for example "
-                    "data: {format: criteo, path: train.tsv}",
-                )
-            return None
-        data = dict(entry.data)
-        path = data.get("path")
-        if isinstance(path, str) and path:
-            data["path"] = str(self._absolute(path))
-        found = catalog.check_data(data)
-        self._note(draft, "data", found)
-        if "path" in data and not any(key == "path" for key, _ in found):
-            self._check_file(draft, data["path"])
-        return data
-
-    def _check_file(self, draft: Draft, path: Any) -> None:
-        problem = file_problem(path)
-        if problem:
-            self._add(draft, problem, "data", "path")
-
-    def _note(self, draft: Draft, key: str, found: list[catalog.Problem]) -> None:
-        for inner, message in found:
-            self._add(draft, message, key, *(part for part in inner.split(".") if part))
-
-
-def file_problem(path: Any) -> str | None:
-    """What is wrong with a data file, seen from outside: its content is not looked at."""
-    if not isinstance(path, str):
-        return None
-    try:
-        with open(path, "rb") as stream:  # noqa: PTH123
-            empty = not stream.read(1)
-    except FileNotFoundError:
-        return f"no such file: {path!r}"
-    except IsADirectoryError:
-        return f"{path!r} is a directory, not a data file"
-    except OSError as error:
-        return f"{path!r} cannot be read: {error.strerror}"
-    except ValueError as error:
-        return f"{path!r} cannot be a path: {error}"
-    return f"{path!r} is empty" if empty else None
-
-
-def environment_of(spec: JobSpec) -> Mapping[str, str]:
-    """The variables that a job sets itself. Their values are not to be shown."""
-    env: Mapping[str, str] = spec.payload.get("env", {})
-    return env

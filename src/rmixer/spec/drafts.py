@@ -57,9 +57,12 @@ class Draft:
             return ("defaults", *rest)
         return (*self.base, *rest)
 
-    def note(self, key: str | int) -> str:
+    def note(self, *rest: str | int) -> str:
         """Which combination this is, for messages about a value that a sweep fills."""
-        if not self.combination or not has_template(self.raw.get(str(key))):
+        raw: Any = self.raw
+        for key in rest:
+            raw = raw.get(key) if isinstance(raw, dict) else raw
+        if not self.combination or not has_template(raw):
             return ""
         items = [f"{name}={format_value(value)}" for name, value in self.combination.items()]
         return f" (with {', '.join(items)})"

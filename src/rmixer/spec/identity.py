@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -53,7 +55,7 @@ def model_digests(payload: Mapping[str, Any], threads: int | None) -> tuple[str,
     family leaves out seed and learning rate.
     """
     content = {key: value for key, value in payload.items() if key not in ("fuse", "profile")}
-    path = payload.get("data", {}).get("path")
+    path = (payload["data"] or {}).get("path")
     content["data_state"] = file_state(Path(path)) if isinstance(path, str) else None
     content["threads"] = threads
     content["versions"] = {name: version(name) for name in ("rmixer", "torch")}
@@ -64,15 +66,17 @@ def model_digests(payload: Mapping[str, Any], threads: int | None) -> tuple[str,
 def command_digests(payload: Mapping[str, Any], threads: int | None) -> tuple[str, str]:
     """Signature and family of a command.
 
-    The signature is the digest of its words, working directory, environment, threads, and the
-    content of the first script that it names. The family leaves out seed, learning rate, name and
-    output paths where they are options by their usual names.
+    The signature is the digest of its words, working directory, environment, threads, the program
+    that is found, and the content of the first script that it names. The family leaves out seed,
+    learning rate, name and output paths where they are options by their usual names.
     """
+    path = payload["env"].get("PATH", os.environ.get("PATH", os.defpath))
     content = {
         "argv": payload["argv"],
         "workdir": payload["workdir"],
         "env": payload["env"],
         "threads": threads,
+        "program": shutil.which(payload["argv"][0], path=path) if payload["argv"] else None,
         "script": script_digest(payload["argv"], Path(payload["workdir"])),
     }
     return _digest(content), _digest({**content, "argv": family_words(payload["argv"])})
