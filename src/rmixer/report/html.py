@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -18,7 +18,7 @@ from rmixer.report.headline import count_states, figures, headline, is_active
 from rmixer.report.history import History
 from rmixer.report.lanes import layout
 from rmixer.report.ranking import metric_names
-from rmixer.report.text import clean, format_metric, format_number, one_line
+from rmixer.report.text import clean, finite, format_metric, format_number, one_line
 from rmixer.resources import format_bytes, format_seconds
 
 _COLORS = 8  # as many as the style sheet has; the last one is shared by the rest
@@ -35,7 +35,7 @@ class Cell:
     """A cell of the table of jobs: its text, and the number that it is sorted by."""
 
     text: str
-    value: float | str | None = None
+    value: float | None = None
     numeric: bool = True
 
 
@@ -204,8 +204,8 @@ def _cells(job: dict[str, Any], metrics: list[str]) -> list[Cell]:
     ]
 
 
-def _number(value: Any, show: Any) -> Cell:
-    return Cell(show(value) if value is not None else "", value)
+def _number(value: Any, show: Callable[[Any], str]) -> Cell:
+    return Cell(show(value) if value is not None else "", finite(value))
 
 
 def _device(device: str | None) -> str:

@@ -42,7 +42,7 @@ def to_csv(document: dict[str, Any], sort: str | None = None) -> str:
         rows = rank(rows, sort)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(one_line, columns))
     writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
     return out.getvalue()
 

@@ -40,7 +40,7 @@ def _table(document: dict[str, Any]) -> list[str]:
         return []
     metrics = metric_names(document)[:_METRICS]
     shown = _most_telling(jobs)
-    titles = ["job", "state", "seconds", "samples/s", *metrics, "tries", "reason"]
+    titles = ["job", "state", "seconds", "samples/s", *map(one_line, metrics), "tries", "reason"]
     rows = [titles, *(_row(job, metrics) for job in shown)]
     lines = _columns(rows, "<<>>" + ">" * len(metrics) + "><")
     if len(shown) < len(jobs):

@@ -1,7 +1,7 @@
-"""The lines of ``samples.jsonl``, read with care, and curves over the time of a run.
+"""The telemetry of a run, taken with care, and curves over its time.
 
-Telemetry is not synced: the file may be absent, cut off in the middle of a line, or damaged. What
-cannot be read is left out; a report never fails because of it.
+Telemetry is not synced: it may be absent, cut off or damaged. What is not a number where a number
+belongs is left out; a report never fails because of it.
 """
 
 from __future__ import annotations

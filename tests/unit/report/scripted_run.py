@@ -31,7 +31,9 @@ class ScriptedRun:
     def add(self, kind: type, at: float, **fields: Any) -> None:
         self.events.append(kind(at=at, wall=WALL + at, **fields))
 
-    def submit(self, *ids: str, name: str | None = None, memory: int = 300 * MIB, **spec: Any) -> None:
+    def submit(
+        self, *ids: str, name: str | None = None, memory: int = 300 * MIB, **spec: Any
+    ) -> None:
         for id_ in ids:
             fields = {"name": name or id_, "kind": "model", "family": id_.rstrip("0123456789.-")}
             self.add(
@@ -60,17 +62,29 @@ class ScriptedRun:
         progress = Progress(at=at, step=step, total_steps=total, samples=samples)
         self.add(ev.Progressed, at, job=job, token=self.token(job), progress=progress)
 
-    def exit(self, at: float, job: str, outcome: Outcome, result: dict[str, Any] | None = None) -> None:
+    def exit(
+        self, at: float, job: str, outcome: Outcome, result: dict[str, Any] | None = None
+    ) -> None:
         self.add(
             ev.Exited, at, job=job, token=self.token(job), outcome=outcome, result=result or {}
         )
 
-    def succeed(self, at: float, job: str, samples: int = 100_000, peak: int = 350 * MIB, **metrics: Any) -> None:
+    def succeed(
+        self, at: float, job: str, samples: int = 100_000, peak: int = 350 * MIB, **metrics: Any
+    ) -> None:
         outcome = Outcome(state=StateName.SUCCEEDED, exit_code=0, memory_peak_bytes=peak)
         self.exit(at, job, outcome, {"samples": samples, "metrics": metrics})
         self.add(ev.Ended, at, job=job, outcome=outcome)
 
-    def fail(self, at: float, job: str, message: str = "boom", *, retry_at: float | None = None, **outcome: Any) -> None:
+    def fail(
+        self,
+        at: float,
+        job: str,
+        message: str = "boom",
+        *,
+        retry_at: float | None = None,
+        **outcome: Any,
+    ) -> None:
         fields = {"state": StateName.FAILED, "reason": "exit 1", "exit_code": 1} | outcome
         outcome_ = Outcome(message=message, **fields)
         self.exit(at, job, outcome_)
@@ -133,15 +147,27 @@ def eight_jobs() -> ScriptedRun:
     run.submit("dlrm-0.1", "dlrm-0.03", "dlrm-0.01", "dlrm-0.003")
     run.submit("deepfm", memory=500 * MIB)
     run.submit("din", retries=2)
-    run.submit("plain_dcn", kind="command", payload={"argv": ["python", "plain_dcn.py", "--lr", "0.1"]}, retries=1)
-    run.submit("evaluate", kind="command", payload={"argv": ["python", "evaluate.py"]}, after=("plain_dcn",))
+    run.submit(
+        "plain_dcn",
+        kind="command",
+        payload={"argv": ["python", "plain_dcn.py", "--lr", "0.1"]},
+        retries=1,
+    )
+    run.submit(
+        "evaluate",
+        kind="command",
+        payload={"argv": ["python", "evaluate.py"]},
+        after=("plain_dcn",),
+    )
     run.place(0.4, "dlrm-0.1", (0,))
     run.place(0.5, "deepfm", (1, 2), memory=600 * MIB)
     run.place(0.6, "din", (3,), cpu=0.5, threads=1)
     run.place(0.7, "plain_dcn", (3,), cpu=0.5, threads=1)
-    run.fail(14.0, "din", "RuntimeError: data loader died", retry_at=16.0, reason="SIGKILL", signal=9)
+    run.fail(
+        14.0, "din", "RuntimeError: data loader died", retry_at=16.0, reason="SIGKILL", signal=9
+    )
     run.place(17.0, "din", (3,), cpu=0.5, threads=1)
-    log = "Traceback (most recent call last):\n  File \"plain_dcn.py\", line 41, in <module>\nValueError: <script>alert(1)</script> is not a number"
+    log = 'Traceback (most recent call last):\n  File "plain_dcn.py", line 41, in <module>\nValueError: <script>alert(1)</script> is not a number'
     run.fail(21.0, "plain_dcn", log, retry_at=22.0)
     run.succeed(24.0, "dlrm-0.1", auc=0.7712, logloss=0.4711)
     run.place(24.1, "dlrm-0.03", (0,))
@@ -162,7 +188,9 @@ def eight_jobs() -> ScriptedRun:
     return run
 
 
-def many_jobs(count: int = 300, cores: int = 16, *, pinned: bool = True, seed: int = 3) -> ScriptedRun:
+def many_jobs(
+    count: int = 300, cores: int = 16, *, pinned: bool = True, seed: int = 3
+) -> ScriptedRun:
     """A sweep over seconds to minutes, some failures among it."""
     rng = random.Random(seed)
     run = ScriptedRun(cores=cores, memory=32 * GIB)
@@ -179,7 +207,9 @@ def many_jobs(count: int = 300, cores: int = 16, *, pinned: bool = True, seed: i
         todo.append((at + 0.2, core, name))
         ends.append((at + seconds, name))
         free.append((at + seconds, core))
-    moments = [(at, 1, name, core) for at, core, name in todo] + [(at, 0, name, 0) for at, name in ends]
+    moments = [(at, 1, name, core) for at, core, name in todo] + [
+        (at, 0, name, 0) for at, name in ends
+    ]
     for at, begin, name, core in sorted(moments):
         if begin:
             run.place(at, name, (core,) if pinned else ())
