@@ -21,7 +21,7 @@ from rmixer.resources import format_bytes, format_seconds
 _GAP = 2  # spaces between columns
 _OWN_LINES = 4  # head, titles, "more", and the cursor's line
 _NAME_WIDTH = (12, 40)  # least and most
-_REASON_WIDTH = (10, 48)
+_REASON_WIDTH = (28, 48)  # enough for its numbers
 _STYLES = {
     StateName.RUNNING: "cyan",
     StateName.PROFILING: "blue",
@@ -220,13 +220,13 @@ def _threads_text(row: JobRow) -> str:
 _COLUMNS = (
     _Column("job", lambda row: row.name, 0, least=_NAME_WIDTH[0], most=_NAME_WIDTH[1]),
     _Column("state", lambda row: row.state, 0),
-    _Column("done", _progress_text, 2, "right"),
-    _Column("eta", _eta_text, 1, "right"),
+    _Column("done", _progress_text, 3, "right"),
+    _Column("eta", _eta_text, 2, "right"),
     _Column("samples/s", _rate_text, 4, "right"),
     _Column("memory", _memory_text, 5, "right"),
     _Column("tries", _tries_text, 6, "right"),
     _Column("cores", lambda row: ",".join(map(str, row.cores)), 7, least=6, most=16),
     _Column("thr", _threads_text, 8, "right"),
     _Column("device", lambda row: row.device or "", 9),
-    _Column("reason", lambda row: row.reason, 3, least=_REASON_WIDTH[0], most=_REASON_WIDTH[1]),
+    _Column("reason", lambda row: row.reason, 1, least=_REASON_WIDTH[0], most=_REASON_WIDTH[1]),
 )

@@ -100,8 +100,10 @@ def test_wide_table_has_every_number() -> None:
 
 
 def test_narrow_table_drops_the_least_needed_first() -> None:
-    """At 60 columns device and threads are gone, name, state and ETA are still there."""
-    head = lines(view(3), 60)[1]
+    """At 60 columns device and threads are gone; name, state, ETA and a whole reason are there."""
+    printed = lines(view(3), 60)
+    head = printed[1]
+    assert any("HostMemory(11.2 GiB>8.4 GiB)" in line for line in printed)
     assert "device" not in head
     assert "thr" not in head
     assert {"job", "state", "eta"} <= set(head.split())
