@@ -128,7 +128,7 @@ def fingerprint(path: Path, cache_dir: Path) -> str:
     except PermissionError as error:
         raise DataError("no permission to read it", path=path) from error
     if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_SECONDS:
-        memo.parent.mkdir(exist_ok=True)
+        memo.parent.mkdir(parents=True, exist_ok=True)
         _write_atomic(memo, digest.hexdigest())
     return digest.hexdigest()
 

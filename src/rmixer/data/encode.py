@@ -1,4 +1,4 @@
-"""Raw chunks of a format to a model's columns: the state that is fitted once and kept with a model."""
+"""Raw chunks to a model's columns: what is fitted once and kept with a model."""
 
 from __future__ import annotations
 

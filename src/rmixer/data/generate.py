@@ -55,8 +55,11 @@ def write(like: str, sizes: Mapping[str, int], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m rmixer.data.generate", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m rmixer.data.generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("like", choices=LIKE)
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -92,8 +95,8 @@ def _behaviour_text(sizes: Mapping[str, int]) -> Iterator[str]:
         items = rows.history.astype(str).tolist()
         categories = rows.history_categories.astype(str).tolist()
         lines, start = [], 0
-        columns = (rows.length_B.tolist(), rows.item_B.tolist(), rows.category_B.tolist(), rows.label_B.tolist())  # fmt: skip
-        for length, item, category, label in zip(*columns, strict=True):
+        columns = (rows.length_B, rows.item_B, rows.category_B, rows.label_B)
+        for length, item, category, label in zip(*(c.tolist() for c in columns), strict=True):
             stop = start + length
             past = f"{' '.join(items[start:stop])};{' '.join(categories[start:stop])}"
             lines.append(f"{past};{item};{category};{label}")

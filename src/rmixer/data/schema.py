@@ -17,7 +17,8 @@
       transform: {dense: standard, bins: 32, min_count: 2, max_ids: 100000}
       valid: {fraction: 0.1, by: hash, seed: 0}
 
-`check_data` checks such a mapping without reading anything; this module needs only the standard library.
+`validate` checks such a mapping without reading anything; this module imports no torch, polars or
+numpy itself.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class DataSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
-        """What the parsed result depends on, beside the content of the files. Paths are not in it."""
+        """What the parsed result depends on, beside the content of the files: no path."""
         options = {key: value for key, value in self.options.items() if key != "path"}
         return {
             "format": self.format,

@@ -1,8 +1,8 @@
 """Vocabularies: raw ids or words to local ids, built on the training rows.
 
 Local id 0 is a missing value, 1 is a value that the vocabulary does not have; from 2 on the values
-follow by how often the training rows have them, the most frequent first. Ties go by value (text: the
-shorter first), so the ids depend neither on the order of the rows nor on how they were cut.
+follow by how often the training rows have them, the most frequent first. Ties go by value (text:
+the shorter first), so the ids depend neither on the order of the rows nor on how they were cut.
 A value that only held-out rows have is unknown: a model cannot have learned it.
 """
 
@@ -157,6 +157,7 @@ def _order(
     """Positions in ``codes``, the most frequent first, then by value."""
     if not isinstance(values, list):
         return np.lexsort((values[codes - 1], -counts[codes]))
-    keys = [(-count, len(values[code - 1]), values[code - 1])
-            for code, count in zip(codes.tolist(), counts[codes].tolist(), strict=True)]  # fmt: skip
+    texts = [values[code - 1] for code in codes.tolist()]
+    pairs = zip(texts, counts[codes].tolist(), strict=True)
+    keys = [(-count, len(text), text) for text, count in pairs]
     return sorted(range(len(keys)), key=keys.__getitem__)

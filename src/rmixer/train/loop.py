@@ -122,8 +122,8 @@ class _Run:
         self.settings, self.progress = settings, progress
         self.should_stop, self.say = should_stop, say
         rows, size = len(dataset.train_rows), settings.batch_size
-        self.epoch_steps = -(-rows // size)
-        self.total = settings.steps if settings.steps is not None else settings.epochs * self.epoch_steps  # fmt: skip
+        steps = settings.epochs * -(-rows // size)
+        self.total = steps if settings.steps is None else settings.steps
         self.step = self.samples = self.moved = self.epoch = 0
         self.seconds = [0.0, 0.0, 0.0, 0.0]  # input, forward, backward, optimizer
         self.unread: list[Tensor] = []

@@ -39,8 +39,7 @@ class TouchedRows(Optimizer):
             for param in group["params"]:
                 if param.grad is not None:
                     grad = param.grad.coalesce()
-                    rows, values = grad._indices()[0], grad._values()
-                    self.update(param, rows, values, group)
+                    self.update(param, grad.indices()[0], grad.values(), group)
 
     def update(self, param: Tensor, rows: Tensor, grad_RD: Tensor, group: dict[str, Any]) -> None:
         """Update the given rows, each of which comes once. ``grad_RD`` may be overwritten."""
@@ -129,12 +128,12 @@ class Combined:
                 self.dense_bytes += reads * sum(sizes)
 
     def step(self) -> int:
-        """Update all parameters. Returns the bytes of memory that this moved, to a good estimate."""
+        """Update all parameters. Returns about how many bytes of memory this moved."""
         moved = self.dense_bytes
         for table in self.tables:
             if table.grad is not None and table.grad.is_sparse:
                 # Read for the forward pass; gradient written and read; weight and state both.
-                moved += 7 * table.grad._values().nbytes
+                moved += 7 * table.grad.coalesce().values().nbytes
         for part in self.parts:
             part.step()
         return moved

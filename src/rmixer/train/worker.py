@@ -1,7 +1,7 @@
 """``python -m rmixer.train.worker CONFIG.json``: the process in which one job is trained.
 
 It reads its job from a file, shows its progress in a page (`rmixer.launch.page`), and writes
-``result.json`` and the model when it is done. SIGTERM ends it at the next step; no model is written.
+``result.json`` and the model when it is done. SIGTERM ends it at the next step, without a model.
 
 Exit codes: 0 done; 1 the training failed; 65 the job or its data are not right (no use in trying
 again); 71 out of memory; 74 a file cannot be written, for example because the disk is full;
