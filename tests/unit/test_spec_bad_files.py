@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rmixer.errors import EXIT_USAGE, SpecError
-from rmixer.spec import load_jobs_file
+from rmixer.spec import jobs_from_dicts, load_jobs_file
+from rmixer.spec.schema import JOB_KEYS
 
 DATA = "data: {format: generated, like: criteo, rows: 100}"
 
@@ -257,3 +263,43 @@ def test_a_sweep_that_explodes_is_refused_before_it_is_expanded(folder: Path) ->
     file.write_text(f"jobs:\n  - {{name: a, command: 'true', sweep: {{{keys}}}}}\n")
     with pytest.raises(SpecError, match="the sweep makes 1000000000000 jobs; at most 10000"):
         load_jobs_file(file)
+
+
+_words = st.sampled_from([
+    "a", "dlrm", "adam", "generated", "criteo", "csv", "x.tsv", "{lr}", "{{lr}}", "1GiB", "cpu",
+    "echo 1", "auto", "item", "",
+])  # fmt: skip
+_leaves = st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.floats(-1, 1), _words)
+_keys = st.sampled_from([
+    *JOB_KEYS, "lr", "format", "path", "rows", "like", "schema", "label", "sparse", "sequence",
+    "valid", "fraction", "by", "transform", "dense", "embedding_dim", "top_mlp", "momentum",
+    "demand", "shares", "columns",
+])  # fmt: skip
+_values = st.recursive(
+    _leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=4),
+    max_leaves=8,
+)
+_jobs = st.fixed_dictionaries(
+    {"name": st.sampled_from(["a", "b", "a-{lr}"])},
+    optional={
+        **{key: _values for key in JOB_KEYS if key != "name"},
+        "model": st.sampled_from(["dlrm", "din", "deepfm"]),
+        "data": st.fixed_dictionaries(
+            {"format": st.sampled_from(["generated", "criteo", "csv"])},
+            optional=dict.fromkeys(("path", "schema", "valid", "transform", "rows"), _values),
+        ),
+        "optimizer": st.fixed_dictionaries({"name": _values}, optional={"lr": _values}),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_jobs, max_size=2), st.dictionaries(_keys, _values, max_size=3))
+def test_any_values_give_jobs_or_a_spec_error(
+    jobs: list[dict[str, Any]], defaults: dict[str, Any]
+) -> None:
+    """No combination of keys and types ends in another exception."""
+    with contextlib.suppress(SpecError):
+        for job in jobs_from_dicts(jobs, defaults=defaults):
+            json.dumps(dict(job.payload))
