@@ -349,6 +349,24 @@ def test_restart_of_the_machine_is_a_loss(run: Run) -> None:
     assert run.lost().message == "the machine was restarted"
 
 
+def test_pid_that_was_given_again_is_not_adopted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of the right pid that began at another time is somebody else."""
+    monkeypatch.setattr("rmixer.execute.process.ADOPT_SECONDS", 0.05)
+    with killed_runner(run, "sh", "-c", WAIT) as shim:
+        run.number_in("pid")
+    started = wait_until(
+        lambda: (now := json.loads(run.attempt.started.read_text())).get("job_pid") and now
+    )
+    other = {**started, "start_time": started["start_time"] - 1}
+    run.attempt.started.write_text(json.dumps(other))
+    with pytest.raises(ExecutionError, match="has not said who it is"):
+        run.executor.adopt(run.job(), 1, run.token)
+    run.attempt.started.write_text(json.dumps(started))
+    assert run.executor.adopt(run.job(), 1, run.token) == shim
+    run.executor.stop(run.token, force=True)
+    run.ended()
+
+
 def test_lock_of_a_stranger_is_not_guessed_at(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt that is held by who does not say who it is neither runs again nor is lost."""
     run.start("true")

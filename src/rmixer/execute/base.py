@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from rmixer.errors import RmixerError
 from rmixer.model import JobSpec, Outcome, Placement
 
+#: The message of a `LostEnd` for an attempt that was ordered but never began.
+NEVER_STARTED = "it was never started"
+
 
 class ExecutionError(RmixerError):
     """A process cannot be started or watched: too many of them, no such kernel call."""
@@ -84,6 +87,10 @@ class Executor(Protocol):
 
     def filenos(self) -> Sequence[int]:
         """Descriptors that become readable when `poll` has something to tell."""
+        ...
+
+    def roots(self) -> Mapping[str, int]:
+        """Per running attempt the process that all of its processes are below."""
         ...
 
     def pids(self, token: str) -> list[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmixer.errors import RmixerError
-from rmixer.execute.base import End, LostEnd
+from rmixer.execute.base import NEVER_STARTED, End, LostEnd
 from rmixer.model import JobSpec, Outcome, Placement, StateName
 
 SUCCEEDED = Outcome(state=StateName.SUCCEEDED, exit_code=0)
@@ -132,7 +132,7 @@ class InlineExecutor:
         del spec, attempt_number
         running = self._running.get(token)
         if running is None:
-            self._ended.append(LostEnd(token, "it was never started"))
+            self._ended.append(LostEnd(token, NEVER_STARTED))
             return None
         running.stopping = outcome
         return running.pid

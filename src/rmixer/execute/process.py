@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmixer.execute import attempt
-from rmixer.execute.base import End, ExecutionError, LostEnd
+from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, LostEnd
 from rmixer.execute.command import build_order
 from rmixer.execute.environment import inherited_environment
 from rmixer.execute.logtail import read_tail
@@ -30,7 +30,6 @@ _TICK_SECONDS = 0.005
 _AFFINITY_ROUNDS = 10
 
 RESTARTED = "the machine was restarted"
-NEVER_STARTED = "it was never started"
 SHIM_GONE = "its shim was killed"
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmixer.execute.environment import (
-    ALLOCATOR,
     THREAD_VARIABLES,
     TOKEN,
+    allocator_settings,
     declared_threads,
     free_port,
     job_environment,
 )
 from rmixer.model import JobSpec, Placement
+from rmixer.resources import MIB
 
 
 def environment(
@@ -60,9 +65,48 @@ def test_declared_threads() -> None:
     assert declared_threads({}) is None
 
 
+@pytest.mark.parametrize(
+    ("library", "threshold"),
+    [("glibc 2.36", 256 * MIB), ("glibc 2.31", 32 * MIB), ("other", None), (None, None)],
+)
+def test_allocator_settings_are_those_that_the_library_takes(
+    monkeypatch: pytest.MonkeyPatch, library: str | None, threshold: int | None
+) -> None:
+    """An older glibc ignores a large threshold, another library has none."""
+    monkeypatch.setattr("os.confstr", lambda name: library)
+    assert allocator_settings().get("MALLOC_MMAP_THRESHOLD_") == (threshold and str(threshold))
+
+
+TOUCH = """
+import ctypes, resource
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(8):
+    block = libc.malloc(SIZE)
+    ctypes.memset(block, 1, SIZE)
+    libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_allocator_settings_keep_memory() -> None:
+    """A large block that is taken and given back again and again is paged in once."""
+    settings = allocator_settings()
+    if not settings:
+        pytest.skip("the C library here is not glibc")
+    size = int(settings["MALLOC_MMAP_THRESHOLD_"]) * 3 // 4
+
+    def faults(**environment: str) -> int:
+        words = [sys.executable, "-c", TOUCH.replace("SIZE", str(size))]
+        return int(subprocess.run(words, env=environment, capture_output=True, check=True).stdout)
+
+    assert faults(**settings) * 4 < faults()
+
+
 def test_allocator_gives_way_to_the_user() -> None:
     """Thresholds are raised unless the user has set them."""
-    assert ALLOCATOR.items() <= environment().items()
+    assert allocator_settings().items() <= environment().items()
     name = "MALLOC_TRIM_THRESHOLD_"
     assert name not in environment(inherited={name: "1"})
     assert environment(env={name: 1})[name] == "1"

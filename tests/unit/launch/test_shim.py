@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -201,6 +202,16 @@ def test_taken_attempt_is_refused(attempt: Attempt, name: str) -> None:
     assert attempt.spawn().wait(LIMIT_SECONDS) == shim.REFUSED
     assert not (attempt.directory / "ran").exists()
     assert (attempt.directory / name).read_text() == "{}"
+
+
+def test_locked_attempt_is_refused(attempt: Attempt) -> None:
+    """While another holds the lock, an attempt does not run, even with nothing else to show it."""
+    attempt.order("touch", "ran")
+    with (attempt.directory / shim.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert attempt.spawn().wait(LIMIT_SECONDS) == shim.REFUSED
+    assert not (attempt.directory / "ran").exists()
+    assert not (attempt.directory / shim.STARTED).exists()
 
 
 # --- nothing outlives it ------------------------------------------------------------------------------

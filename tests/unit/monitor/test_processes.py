@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], object]) -> Any:
 @contextmanager
 def python(source: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Python program that says "ready" and then waits for its standard input to end."""
-    lines = f"import os, sys, time\n{source}\nprint('ready', flush=True)\nsys.stdin.read()"
+    lines = f"import os, sys, time\n{source}\nos.write(1, b'ready\\n')\nsys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
