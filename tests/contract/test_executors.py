@@ -85,6 +85,15 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
     made.executor.close()
 
 
+def wait_for_pids(executor: Executor, token: str) -> list[int]:
+    """The processes of an attempt, once it has any."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (pids := executor.pids(token)):
+        assert time.monotonic() < deadline, f"{token} has no process"
+        time.sleep(0.005)
+    return pids
+
+
 def test_success_is_told_once(harness: Harness) -> None:
     """A program that ends with 0 has SUCCEEDED, and no later call says it again."""
     harness.executor.start(harness.job("a", "succeed"), 1, "t1", Placement())
@@ -120,7 +129,7 @@ def test_stop_ends_one_attempt_only(harness: Harness) -> None:
         harness.executor.start(harness.job(name, "stay"), 1, name, Placement())
     harness.executor.stop("a", force=True, outcome=CANCELLED)
     assert [end.token for end in harness.wait()] == ["a"]
-    assert harness.executor.pids("b")
+    assert wait_for_pids(harness.executor, "b")
     harness.executor.stop("b", force=True, outcome=CANCELLED)
     assert [end.token for end in harness.wait()] == ["b"]
 

@@ -192,7 +192,7 @@ def test_sixteen_at_once(tmp_path: Path, token: str) -> None:
         run.executor.start(
             run.job("sh", "-c", f"exit {number}"), number, f"{token}{number}", Placement()
         )
-    codes = {}
+    codes: dict[str, int | None] = {}
     while len(codes) < 16:
         select.select(run.executor.filenos(), [], [], LIMIT_SECONDS)
         for end in run.executor.poll():
@@ -460,3 +460,47 @@ def test_binary_log_without_a_line_end(run: Run) -> None:
     """Whatever a job prints, the end of it can be shown."""
     run.start("sh", "-c", r"printf 'one\n\377\000two'; exit 1")
     assert run.ended().outcome.message == "one\n\ufffdtwo"
+
+
+@contextmanager
+def memory_cage(limit_bytes: int) -> Iterator[Path]:
+    """A control group with a memory limit; its ``cgroup.procs`` takes processes in."""
+    own = {
+        name: path
+        for _, names, path in (
+            line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()
+        )
+        for name in names.split(",")
+    }
+    if "memory" in own:
+        parent, limit = Path("/sys/fs/cgroup/memory" + own["memory"]), "memory.limit_in_bytes"
+    else:
+        parent, limit = Path("/sys/fs/cgroup" + own.get("", "/")), "memory.max"
+    group = parent / f"rmixer-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here")
+    try:
+        try:
+            (group / limit).write_text(str(limit_bytes))
+        except OSError:
+            pytest.skip("no memory limit can be set here")
+        yield group
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_kill_for_memory_is_told_from_other_kills(run: Run) -> None:
+    """A job that the kernel kills for memory is OUT_OF_MEMORY; one killed by hand has FAILED."""
+    with memory_cage(64 * 1024**2) as cage:
+        grow = f"echo $$ > {cage}/cgroup.procs; exec {sys.executable} -c 'bytearray(2**30)'"
+        run.start("sh", "-c", grow)
+        end = run.ended()
+        assert (end.outcome.state, end.outcome.reason) == (StateName.OUT_OF_MEMORY, "host")
+        assert end.outcome.signal == signal.SIGKILL
+        assert end.usage["oom_kills"] >= 1
+    run.executor.start(run.job("sh", "-c", "kill -9 $$"), 2, run.token, Placement())
+    end = run.ended()
+    assert (end.outcome.state, end.outcome.reason) == (StateName.FAILED, "SIGKILL")

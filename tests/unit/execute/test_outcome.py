@@ -13,7 +13,7 @@ from rmixer.model import Outcome, StateName
 ENDED: dict[str, Any] = {
     "exit_code": 1, "signal": None, "stopped": False, "error": None, "max_rss_bytes": 7, "oom_kills": 0,
 }  # fmt: skip
-KILLED = {"exit_code": None, "signal": int(signal.SIGKILL)}
+KILLED: dict[str, Any] = {"exit_code": None, "signal": int(signal.SIGKILL)}
 CANCELLED = Outcome(state=StateName.CANCELLED, reason="asked for")
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rmixer.errors import UsageError
-from rmixer.model import CPU, Node
+from rmixer.model import CPU, Device, Node
 from rmixer.monitor import (
     boot_id,
+    discover_gpus,
     discover_node,
     measure_memory_bandwidth,
     memory_available,
@@ -143,7 +146,7 @@ def test_a_group_that_is_over_its_limit_has_nothing(machine: Machine) -> None:
 def test_margin_and_held_memory(machine: Machine) -> None:
     """At least 256 MiB are left alone; what jobs of ours hold is theirs to use."""
     machine.write(machine.proc / "meminfo", f"MemAvailable: {GIB // 1024} kB\n")
-    where = {"proc": str(machine.proc), "sys": str(machine.sys)}
+    where: dict[str, Any] = {"proc": str(machine.proc), "sys": str(machine.sys)}
     assert usable_memory(**where) == GIB - 256 * MIB
     assert usable_memory(held_memory=GIB, **where) == 2 * GIB - 256 * MIB
 
@@ -154,6 +157,28 @@ def test_fewer_cores_on_request(machine: Machine) -> None:
     for wrong in (0, 65):
         with pytest.raises(UsageError, match="1 to 64"):
             machine.node(cores=wrong)
+
+
+def test_gpus_are_those_of_the_driver(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is named by its UUID, its memory is what is free; a choice keeps the indices."""
+    import pynvml  # noqa: PLC0415
+
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}".encode(),
+        "nvmlDeviceGetName": lambda index: "NVIDIA H200",
+        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(free=GIB, total=2 * GIB),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    where: dict[str, Any] = {"proc": str(machine.proc), "sys": str(machine.sys)}
+    first, second = discover_gpus()
+    assert first == Device(id="GPU-0", kind="NVIDIA H200", index=0, memory=GIB)
+    assert discover_node(gpus=[1], **where).devices == (Device(), second)
+    assert discover_node(gpus=[], **where).devices == (Device(),)
 
 
 def test_unknown_gpus_are_an_error(machine: Machine) -> None:
