@@ -10,6 +10,7 @@ Nothing here starts a process or imports torch; what only training knows is aske
 `rmixer.catalog`.
 """
 
+from rmixer.spec.changes import describe_changes
 from rmixer.spec.load import (
     JobsFile,
     command_name,
@@ -24,6 +25,7 @@ __all__ = [
     "CommandNotFoundError",
     "JobsFile",
     "command_name",
+    "describe_changes",
     "job_from_command",
     "jobs_from_dicts",
     "json_schema",

@@ -217,7 +217,10 @@ class Defaults(JobKeys):
 class JobEntry(JobKeys):
     """One job, or one sweep of jobs."""
 
-    name: Text = Field(description="Unique; {key} stands for the value of a sweep.")
+    name: Text = Field(
+        description="Unique; {key} stands for the value of a sweep, and the values of keys that it "
+        "does not mention are appended."
+    )
 
 
 class JobsDocument(_Strict):
