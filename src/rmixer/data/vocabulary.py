@@ -147,7 +147,7 @@ class Vocabulary:
         if "integers" in arrays:
             return cls(arrays["integers"])
         text, ends = arrays["text"].tobytes(), arrays["ends"].tolist()
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         return cls([text[a:b].decode() for a, b in zip(starts, ends, strict=True)])
 
 

@@ -122,7 +122,8 @@ class MLP(nn.Sequential):
 class Dice(nn.Module):
     """``p * x + (1 - p) * alpha * x`` with ``p = sigmoid`` of the normalized x (DIN, equation 3).
 
-    Mean and variance are the batch's in training (a batch of 1 is allowed) and running ones after.
+    Mean and variance are the batch's in training (a batch of 1 is allowed, an
+    empty one changes nothing) and running ones after.
     """
 
     running_mean: Tensor
@@ -138,7 +139,7 @@ class Dice(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` is ``[..., width]``; the result has its shape."""
         mean, var = self.running_mean, self.running_var
-        if self.training:
+        if self.training and len(x):
             var, mean = torch.var_mean(x.flatten(0, -2), dim=0, correction=0)
             self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_var.lerp_(var.detach(), self.momentum)

@@ -146,9 +146,9 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
         StorageError: it is damaged.
     """
     folder = Path(path)
-    if not (folder / "config.json").exists():
+    if not (folder / "weights.pt").exists():
         folder = folder / "model"
-    if not (folder / "config.json").exists():
+    if not (folder / "weights.pt").exists():
         raise UsageError(f"{path}: no model here; name a job's folder, or its model/")
     try:
         config = json.loads((folder / "config.json").read_text())

@@ -37,7 +37,10 @@ def test_a_right_mapping_has_no_problem() -> None:
             "unknown column 'a'",
         ),
         (
-            {**CSV, "schema": {"label": "y", "sparse": ["item"], "sequence": {"h": {"shares": "itm"}}}},
+            {
+                **CSV,
+                "schema": {"label": "y", "sparse": ["item"], "sequence": {"h": {"shares": "itm"}}},
+            },
             "schema.sequence.h.shares",
             "did you mean 'item'?",
         ),
@@ -66,7 +69,7 @@ def test_a_right_mapping_has_no_problem() -> None:
 def test_each_fault_names_its_key_and_what_would_be_right(data: dict, key: str, part: str) -> None:
     problems = schema.validate(data)
     assert [found for found, message in problems if part in message] == [key], problems
-    with pytest.raises(UsageError, match="data."):
+    with pytest.raises(UsageError, match=r"data\."):
         schema.parse(data)
 
 

@@ -97,7 +97,9 @@ def test_real_behaviour_lists_share_the_vocabulary_of_the_target(tmp_path: Path)
     items = batch.sequences["hist_items"].values_L.tolist()
     for line, length, target in zip(lines, lengths, batch.sparse_BF[:, 0].tolist(), strict=True):
         raw = line[0].split()[-50:]
-        for value, found in zip([*raw, line[2]], [*items[start : start + length], target], strict=True):
+        for value, found in zip(
+            [*raw, line[2]], [*items[start : start + length], target], strict=True
+        ):
             assert local.setdefault(value, found) == found
         start += length
     assert len(set(local.values())) == len(local)
@@ -116,7 +118,9 @@ def test_quoted_fields_may_hold_the_delimiter_and_a_newline(tmp_path: Path) -> N
     assert sorted(batch.sparse_BF.flatten().tolist()) == [2, 3, 4]
 
 
-def test_blocks_end_between_rows_and_know_their_line(tmp_path: Path, monkeypatch) -> None:
+def test_blocks_end_between_rows_and_know_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", 64)
     lines = [f'{i},"x\ny",{"z" * (i % 40)}' if i % 7 == 0 else f"{i},,b" for i in range(60)]
     (tmp_path / "a").write_text("\n".join(lines) + "\n\n\n")
@@ -130,9 +134,11 @@ def test_blocks_end_between_rows_and_know_their_line(tmp_path: Path, monkeypatch
     assert whole.decode() == "\n".join(lines) + "\n"
 
 
-def test_small_blocks_give_the_same_columns_as_one_large_block(tmp_path: Path, monkeypatch) -> None:
+def test_small_blocks_give_the_same_columns_as_one_large_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.csv"
-    rows = "".join(f"{i % 2};{i % 13};w{i % 29};{' '.join('i%d' % (i * k % 17) for k in range(i % 5))}\n" for i in range(500))  # fmt: skip
+    rows = "".join(f"{i % 2};{i % 13};w{i % 29};{' '.join(f'i{i * k % 17}' for k in range(i % 5))}\n" for i in range(500))  # fmt: skip
     path.write_text("y;x;word;hist\n" + rows)
     data = {
         "format": "csv",
@@ -165,7 +171,9 @@ def test_a_schema_may_name_what_missing_looks_like(tmp_path: Path) -> None:
 
 def test_rare_ids_are_unknown_and_the_rest_go_by_frequency(tmp_path: Path) -> None:
     words = ["c"] * 5 + ["b"] * 3 + ["a"] * 3 + ["rare"]
-    (tmp_path / "a.csv").write_text("w,y\n" + "".join(f"{w},{i % 2}\n" for i, w in enumerate(words)))
+    (tmp_path / "a.csv").write_text(
+        "w,y\n" + "".join(f"{w},{i % 2}\n" for i, w in enumerate(words))
+    )
     base = {"format": "csv", "path": str(tmp_path / "a.csv"), "valid": NO_VALID,
             "schema": {"label": "y", "sparse": ["w"]}}  # fmt: skip
     data = read(tmp_path, {**base, "transform": {"min_count": 2}})
