@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Coder:
-    """First pass: gives every value a provisional code in the order of first sight.
+    """First pass: gives every value a provisional code.
 
     Code 0 is a missing value. Integers are kept in sorted arrays (12 bytes each), text in a dict.
     """
@@ -42,11 +42,17 @@ class Coder:
 
         if self.integers is None:
             self.integers = values.dtype.is_integer()
-        known = values.drop_nulls().unique(maintain_order=True)
-        codes = self._add_integers(known.to_numpy()) if self.integers else self._add_text(known)
-        if not len(known):
+        if self.integers:
+            # A 0 in the place of the missing may add a code that no row has, which does no harm.
+            known, inverse = np.unique(values.fill_null(0).to_numpy(), return_inverse=True)
+            codes = self._add_integers(known.astype(np.int64))[inverse]
+            codes[values.is_null().to_numpy()] = 0
+            return codes
+        known_text = values.drop_nulls().unique(maintain_order=True)
+        if not len(known_text):
             return np.zeros(len(values), np.int32)
-        found = values.replace_strict(known, pl.Series(codes), default=0, return_dtype=pl.Int32)
+        new = pl.Series(self._add_text(known_text))
+        found = values.replace_strict(known_text, new, default=0, return_dtype=pl.Int32)
         return found.fill_null(0).to_numpy()
 
     def values(self) -> NDArray[np.int64] | list[str]:

@@ -138,12 +138,16 @@ class Dice(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` is ``[..., width]``; the result has its shape."""
-        mean, var = self.running_mean, self.running_var
         if self.training and len(x):
-            var, mean = torch.var_mean(x.flatten(0, -2), dim=0, correction=0)
+            rows = tuple(range(x.dim() - 1))
+            mean = x.mean(rows)
+            centered = x - mean
+            var = centered.square().mean(rows)  # faster than var_mean on a CPU
             self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_var.lerp_(var.detach(), self.momentum)
-        p = torch.sigmoid((x - mean) * torch.rsqrt(var + self.eps))
+        else:
+            centered, var = x - self.running_mean, self.running_var
+        p = torch.sigmoid(centered * torch.rsqrt(var + self.eps))
         return x * (self.alpha + p * (1 - self.alpha))
 
 
