@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rmixer.data.checks import Problem, check_path
 from rmixer.data.format import Chunk
-from rmixer.data.schema import DataSpec, Problem, Schema, check_path
+from rmixer.data.schema import DataSpec, Schema
 from rmixer.data.table import Table, frame_of
 from rmixer.data.text import first_line
 from rmixer.errors import DataError

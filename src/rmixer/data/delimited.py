@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rmixer.data.checks import Problem, check_path, check_schema
 from rmixer.data.format import Chunk
-from rmixer.data.schema import DataSpec, Problem, check_path, check_schema, parse_schema
+from rmixer.data.schema import DataSpec, parse_schema
 from rmixer.data.table import NotRightError, Table, frame_of
 from rmixer.data.text import first_line
 from rmixer.errors import DataError, unknown_name

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from rmixer.data.schema import DataSpec, Problem, Schema
+    from rmixer.data.checks import Problem
+    from rmixer.data.schema import DataSpec, Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,19 +12,12 @@ from typing import Any
 import numpy as np
 
 from rmixer.data import synthetic
+from rmixer.data.checks import Problem, check_int
 from rmixer.data.criteo import SCHEMA as CRITEO_SCHEMA
 from rmixer.data.criteo import Criteo
 from rmixer.data.delimited import Delimited
 from rmixer.data.format import Chunk
-from rmixer.data.schema import (
-    DataSpec,
-    Problem,
-    Schema,
-    SequenceColumn,
-    Transform,
-    Valid,
-    check_int,
-)
+from rmixer.data.schema import DataSpec, Schema, SequenceColumn, Transform, Valid
 from rmixer.errors import unknown_name
 
 LIKE = ("criteo", "behaviour")
