@@ -1,1 +1,38 @@
-"""placeholder."""
+"""RMixer trains many recommendation models at once on the machine that you have.
+
+    import rmixer
+    run = rmixer.run([{"name": "dlrm", "model": "dlrm", "data": {...}}], name="mine")
+    model = rmixer.load("runs/mine/jobs/dlrm")
+
+Everything is imported when it is first used: ``import rmixer`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmixer.api import Job, Sweep, run
+    from rmixer.errors import RmixerError
+    from rmixer.runner.run import Run
+    from rmixer.train.artifact import load  # noqa: TID251 - for the type checker alone
+
+__all__ = ["Job", "RmixerError", "Run", "Sweep", "load", "run"]
+
+_HOMES = {
+    "Job": "rmixer.api",
+    "RmixerError": "rmixer.errors",
+    "Run": "rmixer.runner.run",
+    "Sweep": "rmixer.api",
+    "load": "rmixer.train.artifact",
+    "run": "rmixer.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rmixer' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

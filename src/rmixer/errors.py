@@ -1,14 +1,14 @@
 """The error tree. Each error says where, what, and what would be right, and knows its exit code.
 
-    RmixerError                     1
-    ├── UsageError                  2   the call or a file is not right; nothing was started
-    │   ├── SpecError               2   a jobs file: file, line, key, value, what would be right
-    │   ├── UnknownNameError        2   a name that no table has; the nearest and all known
-    │   └── RunConflictError        2   the run directory is in use, or its file has changed
-    ├── NeverFitsError              4   a job needs more than the whole machine has
-    ├── DataError                   1   a data file: path, line, column, what would be right
-    ├── StorageError                1   a file of ours cannot be written or read (disk full, damaged)
-    └── OverbookedError             1   a policy asked for more than there is (a fault in the policy)
+    RmixerError                 1
+    ├── UsageError              2   the call or a file is not right; nothing was started
+    │   ├── SpecError           2   a jobs file: file, line, key, value, what would be right
+    │   ├── UnknownNameError    2   a name that no table has; the nearest and all known
+    │   └── RunConflictError    2   the run directory is in use, or its file has changed
+    ├── NeverFitsError          4   a job needs more than the whole machine has
+    ├── DataError               1   a data file: path, line, column, what would be right
+    ├── StorageError            1   a file of ours cannot be written or read (disk full, damaged)
+    └── OverbookedError         1   a policy asked for more than there is (a fault in the policy)
 
 Foreign errors (``OSError``, YAML, pydantic) are mapped into this tree at the one place where they
 enter; nothing above the command line needs to know them.

@@ -12,13 +12,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, cast
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from rmixer.errors import StorageError
 from rmixer.events import Event
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+
+#: Open for the owner alone: the log holds the environment that jobs were given.
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 @cache
@@ -55,7 +59,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = path.open("ab", buffering=0)
+            self._file = os.fdopen(os.open(path, _FLAGS, 0o600), "ab", 0)
             self._length = _whole_length(path)
             self._file.truncate(self._length)
         except OSError as error:
@@ -127,22 +131,6 @@ def read_events(path: Path) -> Iterator[Event]:
                 return
             message = f"{path}:{number}: damaged event: {_first_problem(error)}"
             raise StorageError(message) from error
-
-
-def read_samples(path: Path) -> Iterator[dict[str, Any]]:
-    """The samples of a file; lines that are not whole are passed over. Empty if there is none."""
-    try:
-        file = path.open(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    with file:
-        for line in file:
-            try:
-                sample = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(sample, dict):
-                yield cast("dict[str, Any]", sample)
 
 
 def _whole_length(path: Path) -> int:

@@ -10,9 +10,10 @@ import pytest
 
 from rmixer import events as ev
 from rmixer.errors import StorageError
-from rmixer.log import EventLog, SampleLog, decode, encode, read_events, read_samples
+from rmixer.log import EventLog, SampleLog, decode, encode, read_events
 from rmixer.model import Device, Estimate, JobSpec, Node, Outcome, Placement, Profile, Reason
 from rmixer.model import StateName as S
+from rmixer.report.telemetry import read_samples
 
 WHEN = {"at": 1.5, "wall": 1e9}
 EXAMPLES: list[ev.Event] = [

@@ -15,15 +15,20 @@ from rmixer.report import telemetry
 from rmixer.report.document import Predictions, document_of
 from rmixer.report.history import fold
 from rmixer.report.html import render_html
+from rmixer.report.predict import predict
 
 
 def write_report(paths: RunPaths, *, predictions: Predictions | None = None) -> dict[str, Any]:
     """Read the run's events and samples, write both reports, and return the document.
 
+    Without `predictions` they are made from the events.
+
     Raises:
         StorageError: there is no run there, or the reports cannot be written.
     """
-    history = fold(read_events(paths.events))
+    events = list(read_events(paths.events))
+    history = fold(events)
+    predictions = predictions or predict(events)
     samples = telemetry.usable(telemetry.read_samples(paths.samples))
     document = document_of(history, samples, predictions=predictions, root=paths.root)
     page = render_html(document, history, samples, root=paths.root)

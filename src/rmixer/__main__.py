@@ -1,0 +1,5 @@
+"""``python -m rmixer``."""
+
+from rmixer.cli import main
+
+main()

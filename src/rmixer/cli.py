@@ -1,0 +1,272 @@
+"""The command line. Verbs import what they need when they are chosen; ``--help`` loads only click.
+
+Answers go to stdout, everything else to stderr. Exit codes: 0 ok, 1 a job failed, 2 usage or
+invalid file, 4 can never fit, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmixer.errors import RmixerError, UsageError
+
+if TYPE_CHECKING:
+    from rmixer.model import JobSpec
+    from rmixer.runner.run import Run, Settings
+
+NOT_FOUND = 127
+
+
+class _RunCommand(click.Command):
+    """``run FILE`` or ``run [OPTIONS] -- CMD...``: what stands behind ``--`` is kept apart."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        command: list[str] | None = None
+        if "--" in args:
+            at = args.index("--")
+            args, command = args[:at], args[at + 1 :]
+        ctx.obj = command
+        return super().parse_args(ctx, args)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rmixer", prog_name="rmixer")
+def cli() -> None:
+    """Train many models at once on this machine, as fast as it allows, within its memory."""
+
+
+@cli.command(cls=_RunCommand, short_help="Run jobs to their end: run FILE, or run -- CMD...")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--policy", metavar="NAME[:key=value,...]", help="What starts where.")
+@click.option("--name", help="Name of the run; after the file unless given.")
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default="runs", show_default=True,
+    help="Where runs are kept.",
+)  # fmt: skip
+@click.option("--cores", type=click.IntRange(min=1), help="Use so many cores only.")
+@click.option("--gpus", metavar="0,1", help="Use these GPUs only.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="For policies that draw.")
+@click.option("--fail-fast", is_flag=True, help="Stop everything when a job has failed.")
+@click.option("--dry-run", is_flag=True, help="Check the file and show its jobs; start nothing.")
+@click.option("--fresh", is_flag=True, help="Begin anew although the run there is unfinished.")
+@click.option("--retry-failed", is_flag=True, help="Go on with a run: its failed jobs again.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.pass_context
+def run(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
+    """Run every job of FILE side by side, or one command behind `--`.
+
+    The same FILE again goes on with an unfinished run; jobs that outlived a killed runner are taken
+    over. `run -- CMD` passes the command's output through and returns its exit code.
+    """
+    command: list[str] | None = ctx.obj
+    if (file is None) == (command is None):
+        raise click.UsageError("give a jobs FILE, or -- and a command; not both")
+    if command is not None:
+        ctx.exit(_run_command(command, options))
+    assert file is not None
+    ctx.exit(_run_file(file, options))
+
+
+@cli.command(short_help="Table, figures and HTML of a run")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default="runs", show_default=True,
+    help="Where runs are kept.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The document of report.json on stdout.")
+@click.option("--csv", "as_csv", is_flag=True, help="One row per job on stdout.")
+@click.option("--sort", metavar="COLUMN", help="Rank the rows of --csv, for example by auc.")
+def report(run: Path, runs_dir: Path, as_json: bool, as_csv: bool, sort: str | None) -> None:
+    """Report on RUN, a finished or running run: its name, or its directory.
+
+    Writes report.json and report.html into the run's directory.
+    """
+    from rmixer.paths import RunPaths
+    from rmixer.report.ranking import to_csv
+    from rmixer.report.summary import render_summary
+    from rmixer.report.write import json_text, write_report
+
+    if sort is not None and not as_csv:
+        raise click.UsageError("--sort goes with --csv")
+    root = run if (run / "events.jsonl").exists() else runs_dir / run
+    paths = RunPaths(root)
+    if not paths.events.exists():
+        raise UsageError(f"{root}: no run there{_known_runs(runs_dir)}")
+    document = write_report(paths)
+    if as_csv:
+        click.echo(to_csv(document, sort), nl=False)
+    elif as_json:
+        click.echo(json_text(document), nl=False)
+    else:
+        click.echo(render_summary(document))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: maps our errors to a line on stderr and their exit code."""
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, prog_name="rmixer")
+    except RmixerError as error:
+        click.echo(f"rmixer: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def _run_file(file: Path, options: dict[str, Any]) -> int:
+    from rmixer.spec import load_jobs_file
+
+    jobs_file = load_jobs_file(file)
+    policy = options["policy"] or jobs_file.policy
+    name = _run_name(options["name"] or file.stem)
+    settings = _settings(
+        options, name=name, policy=policy, digest=jobs_file.digest, text=jobs_file.text
+    )
+    if options["dry_run"]:
+        return _dry_run(jobs_file.jobs, settings, as_json=options["as_json"])
+    return _execute(jobs_file.jobs, settings, as_json=options["as_json"])
+
+
+def _settings(options: dict[str, Any], **more: Any) -> Settings:
+    from rmixer.catalog import build_policy
+    from rmixer.runner.run import Settings
+
+    if more.get("policy"):
+        build_policy(more["policy"])  # an unknown one is told before anything else happens
+    kept = ("runs_dir", "cores", "seed", "fail_fast", "fresh", "retry_failed")
+    return Settings(gpus=_gpus(options["gpus"]), **{k: options[k] for k in kept}, **more)
+
+
+def _execute(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> int:
+    """Run a batch with something to look at meanwhile, and the answer at the end."""
+    from rmixer.report.summary import render_summary
+    from rmixer.report.write import json_text
+    from rmixer.runner.run import Run, stop_on_signals
+
+    this = Run(jobs, settings)
+    close = _show(this)
+    try:
+        with stop_on_signals(this, _say_stopping):
+            document = this.execute()
+    finally:
+        close()
+    if as_json:
+        click.echo(json_text(document), nl=False)
+    click.echo(render_summary(document), err=as_json)
+    return this.exit_code
+
+
+def _show(this: Run) -> Callable[[], None]:
+    """Show the run while it runs; what to call at its end."""
+    from rmixer.report.plain import display_for
+    from rmixer.report.view import Display, view_of
+    from rmixer.state import RunState
+
+    displays: list[Display] = []
+    newest: dict[str, Any] = {}
+
+    def refresh(state: RunState, sample: dict[str, Any]) -> None:
+        if not displays:
+            displays.append(display_for(state.node))
+        displays[0].update(view_of(state.jobs.values(), state.node, state.at, sample))
+
+    def on_event(event: Any, state: RunState) -> None:
+        if event.type not in {"began", "submitted"}:
+            refresh(state, newest)
+
+    def on_look(state: RunState, look: Any) -> None:
+        newest.clear()
+        newest.update(look.sample)
+        refresh(state, {**newest, "at": look.sample["at"]})
+
+    this.on_event, this.on_look = on_event, on_look
+    return lambda: displays[0].close() if displays else None
+
+
+def _say_stopping(again: bool) -> None:
+    text = "killing all jobs" if again else "stopping; once more kills all jobs at once"
+    click.echo(f"rmixer: {text}", err=True)
+
+
+def _run_command(command: list[str], options: dict[str, Any]) -> int:
+    """One command in the foreground, its output passed through, its exit code returned."""
+    from rmixer.runner.passthrough import run_command
+    from rmixer.spec import CommandNotFoundError, command_name, job_from_command
+
+    if not command:
+        raise click.UsageError("there is no command behind --")
+    try:
+        job = job_from_command(command, Path.cwd())
+    except CommandNotFoundError as error:
+        click.echo(f"rmixer: {error}", err=True)
+        return NOT_FOUND
+    name = _run_name(options["name"] or command_name(command))
+    settings = _settings(options, name=name, policy=options["policy"])
+    if options["dry_run"]:
+        return _dry_run([job], settings, as_json=options["as_json"])
+    return run_command(job, settings, as_json=options["as_json"])
+
+
+def _dry_run(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> int:
+    """Check that every job fits, and say what would run."""
+    import json
+
+    from rmixer import paths
+    from rmixer.monitor import discover_node
+    from rmixer.resources import format_bytes
+    from rmixer.runner.admit import admit
+    from rmixer.store import Store
+
+    node = discover_node(cores=settings.cores, gpus=settings.gpus)
+    admitted = admit(jobs, node, Store(paths.store_path()))
+    if as_json:
+        rows = [
+            {
+                "id": one.spec.id,
+                "name": one.spec.name,
+                "kind": one.spec.kind,
+                "reserved_bytes": one.estimate.memory,
+                "source": one.estimate.source,
+            }
+            for one in admitted
+        ]
+        click.echo(json.dumps({"schema_version": 1, "jobs": rows}, indent=2))
+        return 0
+    for one in admitted:
+        memory = f"{format_bytes(one.estimate.memory)} ({one.estimate.source})"
+        click.echo(f"{one.spec.id}  {one.spec.kind}  {memory}")
+    click.echo(f"{len(admitted)} jobs; nothing was started", err=True)
+    return 0
+
+
+def _run_name(text: str) -> str:
+    """A run's name, which is a directory's name too."""
+    name = text.strip()
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise UsageError(f"{text!r} cannot name a run: it must be a plain directory name")
+    return name
+
+
+def _gpus(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(f"--gpus {text}: write indices, for example 0,1") from None
+
+
+def _known_runs(runs_dir: Path) -> str:
+    if not runs_dir.is_dir():
+        return f" (there is no directory {runs_dir})"
+    names = sorted(path.parent.name for path in runs_dir.glob("*/events.jsonl"))
+    return f" (runs there are: {', '.join(names)})" if names else " (there are none yet)"
+
+
+if __name__ == "__main__":
+    main()

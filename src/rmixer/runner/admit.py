@@ -1,0 +1,69 @@
+"""What is believed of a job before it runs, and whether it can ever fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmixer.errors import NeverFitsError
+from rmixer.model import Estimate, JobSpec, Node, Profile
+from rmixer.policies.base import never_fits
+from rmixer.resources import GIB
+from rmixer.state import MEMORY_MARGIN
+from rmixer.store import Store, machine_key
+
+#: Reserved for a job of which nothing is known: imports of a training framework and a small model.
+#: It is replaced by what the job is seen to use once its first steps are done.
+DEFAULT_MEMORY = GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A job with what is believed of it."""
+
+    spec: JobSpec
+    estimate: Estimate
+    profile: Profile | None
+
+
+def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
+    """Look up what is known of each job; refuse the batch if one of them can never fit.
+
+    Raises:
+        NeverFitsError: with the numbers for every such job.
+    """
+    machine = machine_key(node.name, len(node.cores))
+    admitted = [
+        Admitted(
+            spec,
+            estimate_memory(spec, node, store),
+            store.profile(spec.signature, spec.family, machine),
+        )
+        for spec in jobs
+    ]
+    refused = [
+        f"job {one.spec.name} can never fit on {node.name}: {reason}"
+        for one in admitted
+        if (reason := never_fits(one.spec, one.estimate, node)) is not None
+    ]
+    if refused:
+        raise NeverFitsError("\n".join(refused))
+    return admitted
+
+
+def estimate_memory(spec: JobSpec, node: Node, store: Store) -> Estimate:
+    """Host memory to reserve: a measured peak of the job or its family, the hint, or a default.
+
+    The hint counts only where it is larger than what was measured.
+    """
+    peak = store.memory_peak(spec.signature, spec.family)
+    hint = spec.memory or 0
+    device_memory = spec.gpu_memory or 0
+    if peak is not None:
+        measured = min(int(peak * MEMORY_MARGIN), node.memory)
+        source = "history" if measured >= hint else "hint"
+        return Estimate(memory=max(measured, hint), device_memory=device_memory, source=source)
+    if hint:
+        return Estimate(memory=hint, device_memory=device_memory, source="hint")
+    memory = min(DEFAULT_MEMORY, node.memory)
+    return Estimate(memory=memory, device_memory=device_memory, source="default")

@@ -1,0 +1,310 @@
+"""The loop of a real run: what happens goes to the dispatcher and the log, then is acted upon."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from rmixer import events as ev
+from rmixer.dispatcher import Dispatcher
+from rmixer.errors import RmixerError
+from rmixer.execute.base import NEVER_STARTED, End, Executor, LostEnd
+from rmixer.interference import UNKNOWN, host_sharing, predict_rates
+from rmixer.log import EventLog, SampleLog
+from rmixer.model import Active, Job, Outcome, Placement, StateName
+from rmixer.paths import RunPaths
+from rmixer.runner.watch import Look, Watcher
+from rmixer.state import RunState
+from rmixer.store import AttemptFacts, Store, machine_key
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 0.5
+#: How often ``samples.jsonl`` gets a line.
+SAMPLE_LOG_SECONDS = 1.0
+#: How long to wait for killed jobs when the run itself cannot go on.
+ABANDON_SECONDS = 20.0
+
+OnEvent = Callable[[ev.Event, RunState], None]
+OnLook = Callable[[RunState, Look], None]
+
+
+class Loop:
+    """Drives one dispatcher with real time and an executor until the run is finished.
+
+    Args:
+        dispatcher: decides.
+        executor: acts.
+        paths: the run's files.
+        store: what outlives the run.
+        began_wall: unix time at which the run began; ``at`` counts from there.
+        bandwidth: of the machine's memory, bytes per second.
+        on_event: is told each event after it is on disk.
+        on_look: is shown each look at the running jobs.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        executor: Executor,
+        paths: RunPaths,
+        store: Store,
+        *,
+        began_wall: float,
+        bandwidth: float = 0.0,
+        on_event: OnEvent | None = None,
+        on_look: OnLook | None = None,
+    ) -> None:
+        self.dispatcher, self.executor, self.paths, self.store = dispatcher, executor, paths, store
+        self._on_event, self._on_look = on_event, on_look
+        self._zero = time.monotonic() - max(dispatcher.state.at, time.time() - began_wall)
+        self._log = EventLog(paths.events)
+        self._samples = SampleLog(paths.samples)
+        self._watcher = Watcher(bandwidth)
+        self._requests: deque[Callable[[float, float], ev.Observed]] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_at: float | None = None
+        self._look_at = 0.0
+        self._sampled_at = -SAMPLE_LOG_SECONDS
+        self._shared: set[str] = set()
+        self._pinned: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def state(self) -> RunState:
+        return self.dispatcher.state
+
+    def now(self) -> float:
+        """Seconds since the run began; never goes back, whatever the wall clock does."""
+        return time.monotonic() - self._zero
+
+    # --- from outside: any thread, any signal handler ---------------------------------------
+
+    def request(self, make: Callable[[float, float], ev.Observed]) -> None:
+        """Feed an event, made of (at, wall), at the next turn of the loop."""
+        self._requests.append(make)
+        os.eventfd_write(self._bell, 1)
+
+    # --- the loop ---------------------------------------------------------------------------
+
+    def run(self, first: Iterable[ev.Observed]) -> None:
+        """Feed the first events, then go on until the run is finished.
+
+        Raises:
+            StorageError: the log cannot be written. All jobs have been stopped.
+        """
+        try:
+            self.feed(*first)
+            while self.state.finished is None:
+                self._turn()
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self._log.close()
+            self._samples.close()
+            os.close(self._bell)
+
+    def feed(self, *events: ev.Observed) -> None:
+        """Hand events to the dispatcher, log them with what it decided, then act."""
+        queue = deque(events)
+        while queue:
+            batch = list(queue)
+            queue.clear()
+            decided: list[ev.Decided] = []
+            lines: list[ev.Event] = []
+            for event in batch:
+                lines.append(event)
+                for action in self.dispatcher.handle(event):
+                    if isinstance(action, ev.Wake):
+                        self._wake_at = action.at
+                    else:
+                        decided.append(action)
+                        lines.append(action)
+            self._log.append(lines)
+            for line in lines:
+                self._tell(line)
+            for action in decided:
+                queue.extend(self._carry_out(action))
+
+    def _turn(self) -> None:
+        """Wait for something, then handle all that has happened."""
+        self._wait(min(self._look_at, self._wake_at or self._look_at) - self.now())
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        while self._requests:
+            self.feed(self._requests.popleft()(self.now(), time.time()))
+        ends = [self._end_event(end) for end in self.executor.poll()]
+        if ends:
+            self.feed(*ends)
+        now = self.now()
+        if self._wake_at is not None and self._wake_at <= now:
+            self._wake_at = None
+            self.feed(ev.Woke(at=now, wall=time.time()))
+        if now >= self._look_at and self.state.finished is None:
+            self._look()
+
+    def _wait(self, seconds: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._bell, selectors.EVENT_READ)
+            for descriptor in self.executor.filenos():
+                selector.register(descriptor, selectors.EVENT_READ)
+            selector.select(max(0.0, seconds))
+
+    # --- telemetry --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        now = self.now()
+        self._look_at = now + SAMPLE_SECONDS
+        look = self._watcher.look(now, self.executor.roots())
+        self._add_rates(look.sample["jobs"])
+        wall = time.time()
+        news: list[ev.Observed] = []
+        for token, profile in look.profiles:
+            job = self._job_of(token)
+            news.append(ev.Profiled(at=now, wall=wall, job=job, token=token, profile=profile))
+        for token, memory in look.grown:
+            job = self._job_of(token)
+            news.append(ev.MemoryGrew(at=now, wall=wall, job=job, token=token, memory=memory))
+        for token, progress in look.progress:
+            job = self._job_of(token)
+            news.append(ev.Progressed(at=now, wall=wall, job=job, token=token, progress=progress))
+        if now - self._sampled_at >= SAMPLE_LOG_SECONDS:
+            self._sampled_at = now
+            self._samples.append(look.sample)
+        if self._on_look is not None:
+            self._on_look(self.state, look)
+        if news:
+            self.feed(*news)
+
+    def _add_rates(self, lines: dict[str, Any]) -> None:
+        """Put the predicted rate of each job whose use is known into its line."""
+        active = self.state.active
+        profiles = [job.profile or UNKNOWN for job in active]
+        rates = predict_rates(profiles, host_sharing(self.state.node))
+        for job, rate in zip(active, rates, strict=True):
+            if job.id in lines and job.profile is not None:
+                lines[job.id]["rate"] = round(float(rate), 3)
+
+    def _job_of(self, token: str) -> str:
+        for job in self.state.active:
+            if _token(job) == token:
+                return job.id
+        return ""
+
+    # --- acting -----------------------------------------------------------------------------
+
+    def _carry_out(self, action: ev.Decided) -> list[ev.Observed]:
+        """Do what was decided; the events that follow at once."""
+        match action:
+            case ev.Placed():
+                return [self._start(action)]
+            case ev.Rebooked():
+                self._rebook(action.token, action.placement)
+            case ev.Stopping():
+                with contextlib.suppress(KeyError):  # it has just ended by itself
+                    self.executor.stop(action.token, force=action.force, outcome=action.outcome)
+        return []
+
+    def _start(self, placed: ev.Placed) -> ev.Observed:
+        spec = self.state.jobs[placed.job].spec
+        try:
+            pid = self.executor.start(spec, placed.attempt, placed.token, placed.placement)
+        except RmixerError as error:
+            outcome = Outcome(state=StateName.FAILED, reason="not started", message=str(error))
+            return ev.Exited(
+                at=self.now(), wall=time.time(), job=placed.job, token=placed.token, outcome=outcome
+            )
+        self.watch(placed.job, placed.attempt, placed.token, placed.placement, placed.at)
+        return ev.Spawned(
+            at=self.now(), wall=time.time(), job=placed.job, token=placed.token, pid=pid
+        )
+
+    def watch(
+        self, job: str, attempt: int, token: str, placement: Placement, started_at: float
+    ) -> None:
+        """Begin to watch an attempt that has a process."""
+        paths = self.paths.job(job).attempt(attempt)
+        self._watcher.attach(job, token, paths, placement, started_at)
+        self._pinned[token] = placement.cores
+        active = [_token(other) for other in self.state.active]
+        if len(active) > 1:
+            self._shared.update(active)
+
+    def _rebook(self, token: str, placement: Placement) -> None:
+        self._watcher.rebook(token, placement)
+        if self._pinned.get(token) != placement.cores:
+            self._pinned[token] = placement.cores
+            with contextlib.suppress(KeyError):  # it has just ended
+                self.executor.rebook(token, placement)
+
+    # --- ends -------------------------------------------------------------------------------
+
+    def _end_event(self, end: End | LostEnd) -> ev.Observed:
+        now, wall = self.now(), time.time()
+        job = self._job_of(end.token)
+        if isinstance(end, LostEnd):
+            self._watcher.detach(end.token)
+            ran = end.message != NEVER_STARTED
+            return ev.Lost(
+                at=now, wall=wall, job=job, token=end.token, message=end.message, ran=ran
+            )
+        outcome = self._with_memory(end)
+        self._remember(self.state.jobs[job], end, outcome, now, wall)
+        return ev.Exited(
+            at=now, wall=wall, job=job, token=end.token, outcome=outcome,
+            result=end.result, usage=end.usage,
+        )  # fmt: skip
+
+    def _with_memory(self, end: End) -> Outcome:
+        """The outcome with the highest memory that anyone saw."""
+        seen = self._watcher.detach(end.token)
+        return replace(end.outcome, memory_peak_bytes=max(seen, end.outcome.memory_peak_bytes))
+
+    def _remember(self, job: Job, end: End, outcome: Outcome, now: float, wall: float) -> None:
+        """Keep in the store what the attempt showed."""
+        assert isinstance(job.state, Active)
+        attempt = job.state.attempt
+        own = job.profile is not None and job.profile.source == "live"
+        node = self.state.node
+        self.store.record(
+            AttemptFacts(
+                token=end.token,
+                signature=job.spec.signature,
+                family=job.spec.family,
+                machine=machine_key(node.name, len(node.cores)),
+                state=str(outcome.state),
+                ended=wall,
+                threads=attempt.placement.threads,
+                seconds=now - attempt.started_at,
+                was_alone=end.token not in self._shared,
+                memory_peak_bytes=outcome.memory_peak_bytes,
+                profile=job.profile if own else None,
+            )
+        )
+
+    def _tell(self, event: ev.Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event, self.state)
+
+    def _abandon(self) -> None:
+        """The run cannot go on: leave nothing running."""
+        for token in self.executor.roots():
+            with contextlib.suppress(KeyError, OSError):
+                self.executor.stop(token, force=True)
+        deadline = time.monotonic() + ABANDON_SECONDS
+        while self.executor.roots() and time.monotonic() < deadline:
+            self._wait(0.1)
+            with contextlib.suppress(RmixerError):
+                self.executor.poll()
+
+
+def _token(job: Job) -> str:
+    assert isinstance(job.state, Active)
+    return job.state.attempt.token

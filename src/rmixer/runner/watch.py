@@ -1,0 +1,182 @@
+"""Telemetry of running jobs, and what follows from it: profiles, progress, memory that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmixer.launch.page import PHASES, read_progress
+from rmixer.model import Placement, Profile, Progress
+from rmixer.monitor import ProcessFinder, TreeMeter, TreeSample, memory_available
+from rmixer.paths import AttemptPaths
+from rmixer.profile.live import LiveProfiler, Sighting
+
+#: A job is told to have outgrown its reservation at this share of it.
+MEMORY_ALARM = 0.95
+#: And again each time it has grown by this share since.
+MEMORY_STEP = 1.05
+#: Progress goes to the event log at most this often per job.
+PROGRESS_SECONDS = 10.0
+#: Weight of the newest measurement in the moving average of samples per second.
+_NEWEST = 0.4
+
+
+@dataclass(slots=True)
+class Watched:
+    """One running attempt under observation."""
+
+    job: str
+    token: str
+    paths: AttemptPaths
+    placement: Placement
+    started_at: float
+    profiler: LiveProfiler
+    meter: TreeMeter = field(default_factory=TreeMeter)
+    alarm_at: float = 0.0
+    progress_at: float = 0.0
+    last: tuple[float, TreeSample, dict[str, Any] | None] | None = None
+    samples_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at all running jobs showed.
+
+    Attributes:
+        sample: a line for ``samples.jsonl``.
+        profiles: (token, profile) of jobs whose use has become known or has changed.
+        grown: (token, bytes) of jobs that outgrew their reservation.
+        progress: (token, progress), now and then.
+    """
+
+    sample: dict[str, Any]
+    profiles: list[tuple[str, Profile]]
+    grown: list[tuple[str, int]]
+    progress: list[tuple[str, Progress]]
+
+
+class Watcher:
+    """Looks at all running attempts at once.
+
+    Args:
+        memory_bandwidth: the machine's, bytes per second; 0 where not measured.
+    """
+
+    def __init__(self, memory_bandwidth: float = 0.0) -> None:
+        self._bandwidth = memory_bandwidth
+        self._finder = ProcessFinder()
+        self._watched: dict[str, Watched] = {}
+
+    def attach(
+        self, job: str, token: str, paths: AttemptPaths, placement: Placement, at: float
+    ) -> None:
+        """Begin to watch an attempt."""
+        profiler = LiveProfiler(at, self._bandwidth)
+        self._watched[token] = Watched(job, token, paths, placement, at, profiler)
+
+    def rebook(self, token: str, placement: Placement) -> None:
+        """The attempt's reservation has changed."""
+        if watched := self._watched.get(token):
+            watched.placement = placement
+            watched.alarm_at = 0.0
+
+    def detach(self, token: str) -> int:
+        """Stop watching an attempt; the highest memory that was seen, bytes."""
+        watched = self._watched.pop(token, None)
+        return watched.meter.rss_peak_bytes if watched else 0
+
+    def last_progress(self, token: str) -> Mapping[str, Any] | None:
+        """The progress page as it is now."""
+        watched = self._watched.get(token)
+        return read_progress(str(watched.paths.progress)) if watched else None
+
+    def look(self, at: float, roots: Mapping[str, int]) -> Look:
+        """Look at every attempt now. ``roots`` has the process to walk down from, per token."""
+        trees = self._finder.trees(roots.values())
+        look = Look({"at": round(at, 3), "jobs": {}, "node": {}}, [], [], [])
+        cpu, rss = 0.0, 0
+        for token, watched in self._watched.items():
+            sample = watched.meter.sample(trees.get(roots.get(token, -1), []))
+            page = read_progress(str(watched.paths.progress))
+            line = _line(watched, at, sample, page)
+            look.sample["jobs"][watched.job] = line
+            cpu += line["cpu"] or 0.0
+            rss += sample.rss_bytes
+            _follow(watched, at, sample, page, look)
+            watched.last = (at, sample, page)
+        look.sample["node"] = {
+            "cpu": round(cpu, 3),
+            "rss_bytes": rss,
+            "memory_available_bytes": memory_available(),
+        }
+        return look
+
+
+def _line(
+    watched: Watched, at: float, sample: TreeSample, page: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The job's part of a line of telemetry."""
+    cpu = None
+    if watched.last is not None and at > watched.last[0]:
+        before = watched.last[1].counters.cpu_seconds
+        cpu = round((sample.counters.cpu_seconds - before) / (at - watched.last[0]), 3)
+    line: dict[str, Any] = {
+        "token": watched.token,
+        "cpu": cpu,
+        "rss_bytes": sample.rss_bytes,
+        "processes": sample.processes,
+    }
+    if page is not None:
+        rate = _samples_per_second(watched, at, page)
+        line |= {
+            "phase": PHASES[page["phase"]],
+            "step": page["step"],
+            "total_steps": page["total_steps"],
+            "samples": page["samples"],
+            "loss": page["loss"] if page["step"] else None,
+            "samples_per_second": rate,
+            "eta_seconds": _eta(page, rate),
+        }
+    return line
+
+
+def _samples_per_second(watched: Watched, at: float, page: dict[str, Any]) -> float | None:
+    if watched.last is None or watched.last[2] is None or at <= watched.last[0]:
+        return watched.samples_per_second
+    done = page["samples"] - watched.last[2]["samples"]
+    if done <= 0:
+        return watched.samples_per_second if page["phase"] == PHASES.index("training") else None
+    newest = done / (at - watched.last[0])
+    before = watched.samples_per_second
+    rate = newest if before is None else _NEWEST * newest + (1 - _NEWEST) * before
+    watched.samples_per_second = round(rate, 1)
+    return watched.samples_per_second
+
+
+def _eta(page: dict[str, Any], rate: float | None) -> float | None:
+    if not rate or not page["total_steps"] or not page["step"]:
+        return None
+    samples_left = page["samples"] / page["step"] * (page["total_steps"] - page["step"])
+    return float(round(max(0.0, samples_left / rate), 1))
+
+
+def _follow(
+    watched: Watched, at: float, sample: TreeSample, page: dict[str, Any] | None, look: Look
+) -> None:
+    """What the dispatcher should hear of this."""
+    threads = watched.placement.threads or max(1, round(watched.placement.cpu))
+    profile = watched.profiler.see(
+        Sighting(at, sample.counters, threads, page, watched.meter.rss_peak_bytes)
+    )
+    if profile is not None:
+        look.profiles.append((watched.token, profile))
+    booked = watched.placement.memory
+    if sample.rss_bytes > max(booked * MEMORY_ALARM, watched.alarm_at):
+        watched.alarm_at = sample.rss_bytes * MEMORY_STEP
+        look.grown.append((watched.token, sample.rss_bytes))
+    if page is not None and at - watched.progress_at >= PROGRESS_SECONDS:
+        watched.progress_at = at
+        step, total, samples = page["step"], page["total_steps"], page["samples"]
+        progress = Progress(at=at, step=step, total_steps=total, samples=samples)
+        look.progress.append((watched.token, progress))
