@@ -107,7 +107,7 @@ class Dispatcher:
             case ev.Woke() | ev.Resumed():
                 self._wake_at = None
                 self._enforce_times(answer)
-            case ev.MemoryGrew(job=id):
+            case ev.MemoryGrew(job=id) | ev.Profiled(job=id):
                 self._book_memory(self.state.jobs[id], answer)
 
     def _settle(self, job: Job, outcome: Outcome, answer: _Answer) -> None:
@@ -214,13 +214,13 @@ class Dispatcher:
                 self._stop(job, timeout, answer)
 
     def _book_memory(self, job: Job, answer: _Answer) -> None:
-        """Book what a job that outgrew its reservation needs, as far as there is room."""
+        """Book the memory that a job was seen to need, as far as there is room."""
         assert isinstance(job.state, Active)
         held = job.state.attempt.placement
         booked = sum(placement_of(other).memory for other in self.state.active)
         room = self.state.node.memory - booked
         memory = min(job.estimate.memory, held.memory + max(0, room))
-        if memory > held.memory:
+        if memory != held.memory:
             self._rebook(job, replace(held, memory=memory), answer)
 
     def _rebook(self, job: Job, placement: Placement, answer: _Answer) -> None:
