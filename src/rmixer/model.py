@@ -230,6 +230,8 @@ class Profile:
         demand: per station the share of the solo step that it works for the job; ``cores`` is in
             cores' worth and may exceed 1 for a job of several threads.
         granularity: per station how long one visit holds it, relative (missing: 1).
+        total_steps: steps of the job it was measured on, 0 where not known; members of a family
+            have the same number.
         startup_seconds: from process start to the first step.
         solo_seconds: the whole job alone on the node at its best thread count, where measured.
         memory: peak host memory seen so far, bytes.
@@ -242,6 +244,7 @@ class Profile:
     step_seconds: float | None = None
     demand: Mapping[str, float] = field(default_factory=dict)
     granularity: Mapping[str, float] = field(default_factory=dict)
+    total_steps: int = 0
     startup_seconds: float = 0.0
     solo_seconds: float | None = None
     memory: int = 0

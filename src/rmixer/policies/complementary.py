@@ -251,10 +251,16 @@ def _alike(job: Job) -> tuple[object, ...]:
 def expected_seconds(job: Job) -> float:
     """How long a job would take alone, as far as is known; infinite where it is not.
 
-    A job of unknown length counts as long: starting it late is the costlier mistake.
+    A job of unknown length counts as long: starting it late is the costlier mistake, and what it
+    shows helps to place the others of its family.
     """
-    profile, total = job.profile, job.spec.total_steps
-    if profile is None or profile.step_seconds is None or not total:
+    profile = job.profile
+    if profile is None:
+        return math.inf
+    if profile.solo_seconds is not None:
+        return profile.solo_seconds
+    total = job.spec.total_steps or profile.total_steps
+    if profile.step_seconds is None or not total:
         return math.inf
     return profile.startup_seconds + total * profile.step_seconds
 

@@ -110,6 +110,7 @@ class LiveProfiler:
             threads=threads,
             step_seconds=alone / steps if steps else None,
             demand={name: round(share, 3) for name, share in demand.items()},
+            total_steps=int(now.page["total_steps"]) if now.page is not None else 0,
             startup_seconds=self._startup or 0.0,
             memory=now.rss_peak_bytes,
             source="live",
