@@ -1,0 +1,34 @@
+"""Every benchmark still runs: a small version of each, from its command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.e2e
+def test_colocate_measures_every_policy(tmp_path: Path) -> None:
+    """The small version runs each policy in each scenario and writes what it measured."""
+    out = tmp_path / "colocate.json"
+    command = [sys.executable, "benchmarks/colocate.py", "--smoke", "--repeats", "1"]
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(out.read_text())
+    measured = {(run["scenario"], run["policy"]) for run in document["runs"]}
+    assert len(measured) == 6
+    assert all(run["makespan_seconds"] > 0 for run in document["runs"])
+    assert all(run["bound"]["makespan_seconds"] > 0 for run in document["runs"])
+    assert {ratio["over"] for ratio in document["ratios"]} == {
+        "sequential",
+        "all-at-once",
+        "fixed:k=2,threads=1",
+    }
+    assert "limit" in done.stdout
