@@ -263,9 +263,16 @@ class Loop:
         )  # fmt: skip
 
     def _with_memory(self, end: End) -> Outcome:
-        """The outcome with the highest memory that anyone saw."""
+        """The outcome with the memory that the job held: what telemetry saw of its whole tree.
+
+        The kernel's own mark also counts mapped files, which jobs share; it stands in where the job
+        ended before it was looked at, and after an out-of-memory end.
+        """
         seen = self._watcher.detach(end.token)
-        return replace(end.outcome, memory_peak_bytes=max(seen, end.outcome.memory_peak_bytes))
+        kernel = end.outcome.memory_peak_bytes
+        if seen and end.outcome.state != StateName.OUT_OF_MEMORY:
+            return replace(end.outcome, memory_peak_bytes=seen)
+        return replace(end.outcome, memory_peak_bytes=max(seen, kernel))
 
     def _remember(self, job: Job, end: End, outcome: Outcome, now: float, wall: float) -> None:
         """Keep in the store what the attempt showed."""
