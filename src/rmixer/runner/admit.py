@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmixer.errors import NeverFitsError
-from rmixer.model import Estimate, JobSpec, Node, Profile
-from rmixer.policies.base import never_fits
+from rmixer.errors import NeverFitsError, UsageError
+from rmixer.model import CPU, Estimate, JobSpec, Node, Profile
+from rmixer.policies.base import eligible_devices, never_fits
 from rmixer.resources import GIB
 from rmixer.state import MEMORY_MARGIN
 from rmixer.store import Store, machine_key
@@ -31,6 +31,7 @@ def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
 
     Raises:
         NeverFitsError: with the numbers for every such job.
+        UsageError: a training of ours is to run on a GPU.
     """
     machine = machine_key(node.name, len(node.cores))
     admitted = [
@@ -48,7 +49,18 @@ def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
     ]
     if refused:
         raise NeverFitsError("\n".join(refused))
+    _check_trainable(jobs, node)
     return admitted
+
+
+def _check_trainable(jobs: Sequence[JobSpec], node: Node) -> None:
+    """Refuse a training of ours that must have a GPU: this version of the trainer uses the CPU."""
+    for spec in jobs:
+        if spec.kind == "model" and all(d.kind != CPU for d in eligible_devices(spec, node)):
+            raise UsageError(
+                f"job {spec.name}: device {spec.device}: this version trains its own models on the "
+                "CPU; leave device out, or give a command that trains on the GPU"
+            )
 
 
 def estimate_memory(spec: JobSpec, node: Node, store: Store) -> Estimate:
