@@ -123,7 +123,7 @@ class Loop:
                 lines.append(event)
                 for action in self.dispatcher.handle(event):
                     if isinstance(action, ev.Wake):
-                        self._wake_at = action.at
+                        self._wake_at = min(action.at, self._wake_at or action.at)
                     else:
                         decided.append(action)
                         lines.append(action)
