@@ -1,7 +1,7 @@
 """The one owner of file names: a run's folder, the store, the cache. Nothing else builds paths.
 
 runs/NAME/                          one run (kept as NAME.1, NAME.2 ... when a new one begins)
-  lock                              held by the runner; its content is the runner's pid
+  lock                              held by the runner; its pid, and whether the report is written
   jobs.yaml                         the jobs file as it was
   events.jsonl  samples.jsonl       the truth; telemetry
   report.json  report.html

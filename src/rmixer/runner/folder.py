@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,17 @@ from rmixer import events as ev
 from rmixer.errors import RunConflictError, UsageError
 from rmixer.log import read_events
 from rmixer.model import StateName
+from rmixer.monitor import read_process
 from rmixer.paths import RunPaths
 from rmixer.spec import describe_changes
 from rmixer.state import RunState
+
+#: Second line of the lock of a run whose runner came to its end: the report is written.
+_REPORTED = b"reported"
+_LOCK_BYTES = 64
+#: A killed runner's child that has not become a shim yet holds the lock for some milliseconds.
+_ORPHAN_SECONDS = 2.0
+_TICK_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -26,12 +35,23 @@ class RunFolder:
         past: the events of an unfinished run to go on with; empty for a new run.
         state: their replay.
         descriptor: of the lock.
+        reported: whether a runner has brought this run to its end, report included.
+        only_report: the run is finished, but its runner was killed before it could say so.
     """
 
     paths: RunPaths
     past: Sequence[ev.Event]
     state: RunState
     descriptor: int
+    reported: bool = False
+    only_report: bool = False
+
+    def mark(self, *, reported: bool) -> None:
+        """Note in the lock whose it is and whether the run's report is written."""
+        self.reported = reported
+        text = str(os.getpid()).encode() + (b"\n" + _REPORTED if reported else b"")
+        os.pwrite(self.descriptor, text, 0)
+        os.ftruncate(self.descriptor, len(text))
 
     def close(self) -> None:
         """Let another runner have the directory."""
@@ -50,7 +70,8 @@ def open_folder(
 ) -> RunFolder:
     """Lock a run's directory and find out whether there is something to go on with.
 
-    A finished run is kept as ``NAME.1`` (or the next free number) and a new one begins.
+    A finished run is kept as ``NAME.1`` (or the next free number) and a new one begins, unless its
+    runner was killed before it could report: then that is what is left to do.
 
     Args:
         root: the directory; made if there is none.
@@ -67,9 +88,14 @@ def open_folder(
         folder = _lock(root)
         try:
             if not folder.past:
+                folder.mark(reported=False)
                 return folder
             if not is_finished(folder.state) or (retry_failed and _has_failures(folder.state)):
                 _check_same(folder, digest, text, policy)
+                folder.mark(reported=False)
+                return folder
+            if not folder.reported and _digest_of(folder.state) == digest:
+                folder.only_report = True
                 return folder
             keep(folder)
         except BaseException:
@@ -98,6 +124,10 @@ def is_finished(state: RunState) -> bool:
     return state.finished is not None and not state.pending and not state.active
 
 
+def _digest_of(state: RunState) -> str | None:
+    return state.began.jobs_digest if state.began else None
+
+
 def _has_failures(state: RunState) -> bool:
     return any(job.state.name != StateName.SUCCEEDED for job in state.jobs.values())
 
@@ -112,31 +142,59 @@ def _lock(root: Path) -> RunFolder:
             f"{root}: cannot be written: {error.strerror}; choose another with --runs-dir"
         ) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        taken = _take(descriptor)
     except OSError as error:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise UsageError(f"{root}: cannot be locked: {error.strerror}") from error
+    if not taken:
+        holder = _holder(descriptor)
         os.close(descriptor)
         raise RunConflictError(
             f"{root}: process {holder or '(unknown)'} runs it; wait for it, stop it, "
             "or give this run another --name"
-        ) from error
+        )
     if not _is_still_there(descriptor, paths.lock):  # it was moved while we waited
         os.close(descriptor)
         return _lock(root)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        reported = os.pread(descriptor, _LOCK_BYTES, 0).endswith(_REPORTED)
         past = list(read_events(paths.events)) if paths.events.exists() else []
+        state = RunState()
+        for event in past:
+            state.apply(event)
+        folder = RunFolder(paths, past, state, descriptor)
+        folder.mark(reported=reported)
     except OSError as error:
         os.close(descriptor)
         raise UsageError(f"{root}: cannot be written: {error.strerror}") from error
     except BaseException:
         os.close(descriptor)
         raise
-    state = RunState()
-    for event in past:
-        state.apply(event)
-    return RunFolder(paths, past, state, descriptor)
+    return folder
+
+
+def _take(descriptor: int) -> bool:
+    """Lock, or get False where somebody who lives holds it."""
+    deadline = time.monotonic() + _ORPHAN_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            if time.monotonic() > deadline or not holder.isdigit() or _runs(int(holder)):
+                return False
+            time.sleep(_TICK_SECONDS)
+        else:
+            return True
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, _LOCK_BYTES, 0).decode(errors="replace").partition("\n")[0]
+
+
+def _runs(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.state != "Z"
 
 
 def _is_still_there(descriptor: int, path: Path) -> bool:

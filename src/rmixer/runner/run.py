@@ -125,16 +125,12 @@ class Run:
         """
         folder = self._open()
         try:
-            store = Store(paths.store_path())
-            node = discover_node(cores=self.settings.cores, gpus=self.settings.gpus)
-            executor = ProcessExecutor(
-                folder.paths, node, grace_seconds=self.settings.grace_seconds
-            )
-            try:
-                self._go(folder, node, executor, store)
-            finally:
-                executor.close()
+            if folder.only_report:
+                self.state = folder.state
+            else:
+                self._go_through(folder)
             self.document = write_report(folder.paths)
+            folder.mark(reported=True)
         finally:
             folder.close()
         return self.document
@@ -171,6 +167,16 @@ class Run:
             policy=_policy_text(settings.policy),
             retry_failed=settings.retry_failed,
         )
+
+    def _go_through(self, folder: RunFolder) -> None:
+        """Do what there is to do on this machine."""
+        store = Store(paths.store_path())
+        node = discover_node(cores=self.settings.cores, gpus=self.settings.gpus)
+        executor = ProcessExecutor(folder.paths, node, grace_seconds=self.settings.grace_seconds)
+        try:
+            self._go(folder, node, executor, store)
+        finally:
+            executor.close()
 
     def _go(self, folder: RunFolder, node: Node, executor: Executor, store: Store) -> None:
         bandwidth = store.memory_bandwidth(
@@ -312,6 +318,8 @@ def _version() -> str:
 def stop_on_signals(run: Run, told: Callable[[bool], None] | None = None) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP stop the run: the first gracefully, the second at once.
 
+    SIGHUP stays ignored where it was, under nohup.
+
     Args:
         run: what to stop.
         told: is called with whether it was the second.
@@ -324,11 +332,13 @@ def stop_on_signals(run: Run, told: Callable[[bool], None] | None = None) -> Ite
     def handle(number: int, frame: object) -> None:  # noqa: ARG001
         nonlocal count
         count += 1
+        run.interrupt(force=count > 1)
         if told is not None:
             told(count > 1)
-        run.interrupt(force=count > 1)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in signals}
     try:
         yield
