@@ -6,20 +6,25 @@ invalid file, 4 can never fit, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmixer.errors import RmixerError, UsageError
+from rmixer.errors import EXIT_INTERRUPTED, RmixerError, UsageError
 
 if TYPE_CHECKING:
     from rmixer.model import JobSpec
     from rmixer.runner.run import Run, Settings
 
 NOT_FOUND = 127
+_STDERR = 2
 
 
 class _RunCommand(click.Command):
@@ -108,11 +113,35 @@ def report(run: Path, runs_dir: Path, as_json: bool, as_csv: bool, sort: str | N
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: maps our errors to a line on stderr and their exit code."""
+    with _exit_on_signals():
+        try:
+            cli.main(args=list(arguments) if arguments is not None else None, prog_name="rmixer")
+        except RmixerError as error:
+            click.echo(f"rmixer: {error}", err=True)
+            sys.exit(error.exit_code)
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Ctrl-C and its like while no job runs: nothing to stop, so only the exit code is owed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:  # noqa: ARG001
+        sys.exit(EXIT_INTERRUPTED)
+
+    defaults = (signal.SIG_DFL, signal.default_int_handler)
+    before = {
+        number: signal.signal(number, leave)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) in defaults
+    }
     try:
-        cli.main(args=list(arguments) if arguments is not None else None, prog_name="rmixer")
-    except RmixerError as error:
-        click.echo(f"rmixer: {error}", err=True)
-        sys.exit(error.exit_code)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -155,9 +184,10 @@ def _execute(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> i
             document = this.execute()
     finally:
         close()
-    if as_json:
-        click.echo(json_text(document), nl=False)
-    click.echo(render_summary(document), err=as_json)
+    with suppress(OSError):  # nobody reads it any more; the exit code still counts
+        if as_json:
+            click.echo(json_text(document), nl=False)
+        click.echo(render_summary(document), err=as_json)
     return this.exit_code
 
 
@@ -169,11 +199,23 @@ def _show(this: Run) -> Callable[[], None]:
 
     displays: list[Display] = []
     newest: dict[str, Any] = {}
+    gone = False
 
     def refresh(state: RunState, sample: dict[str, Any]) -> None:
-        if not displays:
-            displays.append(display_for(state.node))
-        displays[0].update(view_of(state.jobs.values(), state.node, state.at, sample))
+        nonlocal gone
+        if gone:
+            return
+        try:
+            if not displays:
+                displays.append(display_for(state.node))
+            displays[0].update(view_of(state.jobs.values(), state.node, state.at, sample))
+        except OSError:  # the terminal, or the reader of the pipe, has gone; the jobs go on
+            gone = True
+
+    def close() -> None:
+        with suppress(OSError):
+            if displays:
+                displays[0].close()
 
     def on_event(event: Any, state: RunState) -> None:
         if event.type not in {"began", "submitted"}:
@@ -185,12 +227,14 @@ def _show(this: Run) -> Callable[[], None]:
         refresh(state, {**newest, "at": look.sample["at"]})
 
     this.on_event, this.on_look = on_event, on_look
-    return lambda: displays[0].close() if displays else None
+    return close
 
 
 def _say_stopping(again: bool) -> None:
+    """Said from a signal handler, so not through a buffer that may be in use at this moment."""
     text = "killing all jobs" if again else "stopping; once more kills all jobs at once"
-    click.echo(f"rmixer: {text}", err=True)
+    with suppress(OSError):
+        os.write(_STDERR, f"rmixer: {text}\n".encode())
 
 
 def _run_command(command: list[str], options: dict[str, Any]) -> int:

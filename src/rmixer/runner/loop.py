@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import selectors
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -70,6 +71,7 @@ class Loop:
         self._watcher = Watcher(bandwidth)
         self._requests: deque[Callable[[float, float], ev.Observed]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell_lock = threading.RLock()  # a signal handler may come while it is held
         self._wake_at: float | None = None
         self._look_at = 0.0
         self._sampled_at = -SAMPLE_LOG_SECONDS
@@ -87,9 +89,11 @@ class Loop:
     # --- from outside: any thread, any signal handler ---------------------------------------
 
     def request(self, make: Callable[[float, float], ev.Observed]) -> None:
-        """Feed an event, made of (at, wall), at the next turn of the loop."""
+        """Feed an event, made of (at, wall), at the next turn of the loop; none after its end."""
         self._requests.append(make)
-        os.eventfd_write(self._bell, 1)
+        with self._bell_lock:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
 
     # --- the loop ---------------------------------------------------------------------------
 
@@ -109,7 +113,9 @@ class Loop:
         finally:
             self._log.close()
             self._samples.close()
-            os.close(self._bell)
+            with self._bell_lock:
+                bell, self._bell = self._bell, -1
+                os.close(bell)
 
     def feed(self, *events: ev.Observed) -> None:
         """Hand events to the dispatcher, log them with what it decided, then act."""
