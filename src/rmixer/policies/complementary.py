@@ -1,9 +1,10 @@
 """The default: jobs that do not stand in each other's way run side by side.
 
 This version is for the CPU of one node. At each decision it looks at every pending job (one per
-family and profile), predicts the rates of the running set with that job added, and starts the one
-that adds the most; among equals the longest, so that no long job is left to the end. It stops when
-no job adds at least the floor. Cores are booked by what a job was seen to use: a job that waits
+profile), predicts the rates of the running set with that job added, and starts the one that adds
+the most; among equals one of a family of which nothing is known, since what it shows helps to place
+the rest, then the longest, so that no long job is left to the end. It stops when no job adds at
+least the floor. Cores are booked by what a job was seen to use: a job that waits
 for its input books a part of a core and shares it with others of its kind, or lets a computing job
 have the rest.
 
@@ -14,7 +15,7 @@ simulation, sharing GPUs by prediction, arrivals with ageing, and the veto by me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmixer.interference import UNKNOWN, Sharing, host_sharing, predict_rates
@@ -31,10 +32,61 @@ _CPU_STEP = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """A job with a place that it could take, and what the set would gain by it."""
+
     job: Job
     placement: Placement
     profile: Profile
-    gain: float = 0.0
+    gain: float
+
+
+@dataclass(slots=True)
+class _Company:
+    """The jobs that run, and those that this plan has started.
+
+    Attributes:
+        plan: with the bookings so far.
+        sharing: the stations of the machine.
+        profiles: what each is believed to use.
+        caps: the rate that the booked part of a core allows each.
+        families: theirs.
+    """
+
+    plan: Plan
+    sharing: Sharing
+    profiles: list[Profile]
+    caps: list[float]
+    families: set[str]
+
+    @classmethod
+    def of(cls, plan: Plan, sharing: Sharing) -> _Company:
+        """Those that run when the plan is begun."""
+        company = cls(plan, sharing, [], [], set())
+        for job in plan.snapshot.active:
+            placement = placement_of(job)
+            company._admit(job, placement, _belief(job, placement.threads or 1))
+        return company
+
+    def join(self, candidate: _Candidate) -> None:
+        """Start a candidate."""
+        self.plan.start(candidate.job, candidate.placement)
+        self._admit(candidate.job, candidate.placement, candidate.profile)
+
+    def rates(self, *more: tuple[Profile, float]) -> list[float]:
+        """The rate of each, with more (profile, cap) beside them."""
+        caps = [*self.caps, *(cap for _, cap in more)]
+        rates = predict_rates([*self.profiles, *(p for p, _ in more)], self.sharing)
+        return [min(float(rate), cap) for rate, cap in zip(rates, caps, strict=True)]
+
+    def is_new(self, job: Job) -> bool:
+        """Whether nothing is known of the job, and none of its family is here to show it."""
+        return job.profile is None and job.spec.family not in self.families
+
+    def _admit(self, job: Job, placement: Placement, profile: Profile) -> None:
+        self.profiles.append(profile)
+        self.caps.append(_cap(placement, profile))
+        if job.spec.family:
+            self.families.add(job.spec.family)
 
 
 class Complementary:
@@ -60,105 +112,67 @@ class Complementary:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Rebook what runs by what it was seen to use, then add jobs while they add rate."""
         plan = Plan(snapshot)
-        sharing = host_sharing(snapshot.node, self.overhead)
         _rebook_by_use(plan)
-        running = [_belief(job, placement_of(job).threads or 1) for job in snapshot.active]
-        caps = [_cap(placement_of(j), p) for j, p in zip(snapshot.active, running, strict=True)]
+        company = _Company.of(plan, host_sharing(snapshot.node, self.overhead))
         pending = list(snapshot.pending[:WINDOW])
         while pending:
-            best = self._best(plan, pending, running, caps, sharing)
+            best = self._best(company, pending)
             if best is None:
                 break
-            plan.start(best.job, best.placement)
-            running.append(best.profile)
-            caps.append(_cap(best.placement, best.profile))
+            company.join(best)
             pending.remove(best.job)
         for job in snapshot.pending[WINDOW:]:
             plan.wait(job, Reason("Priority", detail=f"behind {WINDOW} others"))
         return plan
 
-    def _best(
-        self,
-        plan: Plan,
-        pending: Sequence[Job],
-        running: Sequence[Profile],
-        caps: Sequence[float],
-        sharing: Sharing,
-    ) -> _Candidate | None:
+    def _best(self, company: _Company, pending: Sequence[Job]) -> _Candidate | None:
         """The job of the highest priority that can start with the largest gain."""
-        before = _sum(predict_rates(running, sharing), caps)
-        chosen: dict[tuple[object, ...], _Candidate | None] = {}
+        before = sum(company.rates())
+        chosen: dict[tuple[object, ...], _Candidate | Reason] = {}
         best: _Candidate | None = None
         for job in pending:
             if best is not None and job.spec.priority < best.job.spec.priority:
-                plan.wait(job, Reason("Priority", detail=f"{best.job.spec.name} goes first"))
+                detail = f"{best.job.spec.name} goes first"
+                company.plan.wait(job, Reason("Priority", detail=detail))
                 continue
             key = _alike(job)
             if key not in chosen:
-                chosen[key] = self._candidate(plan, job, len(pending), running, caps, sharing)
-            candidate = chosen[key]
-            if candidate is None:
-                plan.wait(job, self._why_not(plan, job, running, caps, sharing))
+                chosen[key] = self._candidate(company, job, len(pending), before)
+            found = chosen[key]
+            if isinstance(found, Reason):
+                company.plan.wait(job, found)
                 continue
-            candidate = replace(candidate, job=job, gain=candidate.gain - before)
-            if candidate.gain < self.floor and running:
-                plan.wait(job, Reason("Interference", max(0.0, candidate.gain), self.floor))
-            elif best is None or _is_better(candidate, best):
+            candidate = replace(found, job=job)
+            if best is None or _is_better(company, candidate, best):
                 best = candidate
         return best
 
     def _candidate(
-        self,
-        plan: Plan,
-        job: Job,
-        waiting: int,
-        running: Sequence[Profile],
-        caps: Sequence[float],
-        sharing: Sharing,
-    ) -> _Candidate | None:
-        """Where the job would run, with the sum of rates then; None where it cannot."""
+        self, company: _Company, job: Job, waiting: int, before: float
+    ) -> _Candidate | Reason:
+        """Where the job would run and what that gains, or why it cannot run now."""
+        plan = company.plan
         threads = job.spec.threads or _share_of_cores(plan, waiting)
         profile = _belief(job, threads)
         placement = self._place(plan, job, threads, profile)
-        if placement is None:
-            return None
-        rates = predict_rates([*running, profile], sharing)
-        capped = [*caps, _cap(placement, profile)]
-        if running and min(map(min, zip(rates, capped, strict=True))) < self.floor:
-            return None
-        return _Candidate(job, placement, profile, _sum(rates, capped))
+        if isinstance(placement, Reason):
+            return placement
+        rates = company.rates((profile, _cap(placement, profile)))
+        gain = sum(rates) - before
+        if company.profiles and min(*rates, gain) < self.floor:
+            return Reason("Interference", max(0.0, min(*rates, gain)), self.floor)
+        return _Candidate(job, placement, profile, gain)
 
-    def _place(self, plan: Plan, job: Job, threads: int, profile: Profile) -> Placement | None:
+    def _place(self, plan: Plan, job: Job, threads: int, profile: Profile) -> Placement | Reason:
         """A pinned placement with what the job uses booked, else with the rest of a core."""
         blank = _blank(plan, job, threads)
         wanted = booking(profile, threads)
         for cpu in (wanted, *_remainders(plan, threads, wanted, self.floor)):
-            cores = plan.pick_cores(threads, cpu)
-            placement = replace(blank, cpu=cpu, cores=cores)
-            if cores and plan.lacks(placement) is None:
+            placement = replace(blank, cpu=cpu, cores=plan.pick_cores(threads, cpu))
+            if placement.cores and plan.lacks(placement) is None:
                 return placement
-        return None
-
-    def _why_not(
-        self,
-        plan: Plan,
-        job: Job,
-        running: Sequence[Profile],
-        caps: Sequence[float],
-        sharing: Sharing,
-    ) -> Reason:
-        """The reason with its numbers for a job that has no place now."""
-        threads = job.spec.threads or 1
-        profile = _belief(job, threads)
-        wanted = booking(profile, threads)
-        lacking = plan.lacks(replace(_blank(plan, job, threads), cpu=wanted))
-        if lacking is not None:
-            return lacking
-        if not plan.pick_cores(threads, wanted):
-            return Reason("Cpu", wanted, max(plan.free_cores.values(), default=0.0))
-        rates = predict_rates([*running, profile], sharing)
-        worst = min(map(min, zip(rates, [*caps, 1.0], strict=True)))
-        return Reason("Interference", float(worst), self.floor)
+        free = max(plan.free_cores.values(), default=0.0)
+        return plan.lacks(replace(blank, cpu=wanted)) or Reason("Cpu", wanted / threads, free)
 
 
 def _blank(plan: Plan, job: Job, threads: int) -> Placement:
@@ -225,10 +239,6 @@ def _cap(placement: Placement, profile: Profile) -> float:
     return min(1.0, placement.cpu / used) if used > 0 else 1.0
 
 
-def _sum(rates: Iterable[float], caps: Sequence[float]) -> float:
-    return float(sum(min(rate, cap) for rate, cap in zip(rates, caps, strict=True)))
-
-
 def _share_of_cores(plan: Plan, waiting: int) -> int:
     """Threads for a job when `waiting` jobs, itself included, share the cores that are free."""
     free = sum(core >= 1.0 for core in plan.free_cores.values())
@@ -265,8 +275,13 @@ def expected_seconds(job: Job) -> float:
     return profile.startup_seconds + total * profile.step_seconds
 
 
-def _is_better(candidate: _Candidate, best: _Candidate) -> bool:
+def _is_better(company: _Company, candidate: _Candidate, best: _Candidate) -> bool:
+    """More gain; among equals one of a family that nothing is known of, then the longer."""
     difference = candidate.gain - best.gain
     if abs(difference) > _SAME_GAIN:
         return difference > 0
-    return expected_seconds(candidate.job) > expected_seconds(best.job)
+    return _rank(company, candidate.job) > _rank(company, best.job)
+
+
+def _rank(company: _Company, job: Job) -> tuple[bool, float]:
+    return company.is_new(job), expected_seconds(job)
