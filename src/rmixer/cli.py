@@ -179,15 +179,20 @@ def _execute(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> i
 
     this = Run(jobs, settings)
     close = _show(this)
+
+    def answer(document: dict[str, Any]) -> None:
+        close()
+        with suppress(OSError):  # nobody reads it any more; the exit code still counts
+            if as_json:
+                click.echo(json_text(document), nl=False)
+            click.echo(render_summary(document), err=as_json)
+
+    this.on_report = answer
     try:
         with stop_on_signals(this, _say_stopping):
-            document = this.execute()
+            this.execute()
     finally:
         close()
-    with suppress(OSError):  # nobody reads it any more; the exit code still counts
-        if as_json:
-            click.echo(json_text(document), nl=False)
-        click.echo(render_summary(document), err=as_json)
     return this.exit_code
 
 

@@ -77,6 +77,8 @@ class Run:
         settings: how.
         on_event: is told each event once it is on disk, with the state of the run.
         on_look: is shown each look at the running jobs.
+        on_report: is given the report. A runner that is killed before this returns has not come to
+            its end: the next one reports again, instead of running everything anew.
         document: the report, once the run is over.
     """
 
@@ -84,6 +86,7 @@ class Run:
     settings: Settings
     on_event: OnEvent | None = None
     on_look: OnLook | None = None
+    on_report: Callable[[dict[str, Any]], None] | None = None
     document: dict[str, Any] = field(default_factory=dict)
     state: RunState = field(default_factory=RunState)
     _loop: Loop | None = None
@@ -130,6 +133,8 @@ class Run:
             else:
                 self._go_through(folder)
             self.document = write_report(folder.paths)
+            if self.on_report is not None:
+                self.on_report(self.document)
             folder.mark(reported=True)
         finally:
             folder.close()
