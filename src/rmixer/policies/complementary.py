@@ -36,8 +36,20 @@ class _Candidate:
 
     job: Job
     placement: Placement
-    profile: Profile
     gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a job uses of the machine in its place.
+
+    Attributes:
+        profile: its demand, on cores no more than is booked for it.
+        cap: the rate that the booked part of its cores allows: at half its need half its speed.
+    """
+
+    profile: Profile
+    cap: float
 
 
 @dataclass(slots=True)
@@ -47,44 +59,41 @@ class _Company:
     Attributes:
         plan: with the bookings so far.
         sharing: the stations of the machine.
-        profiles: what each is believed to use.
-        caps: the rate that the booked part of a core allows each.
+        uses: what each uses within its booking.
         families: theirs.
     """
 
     plan: Plan
     sharing: Sharing
-    profiles: list[Profile]
-    caps: list[float]
+    uses: list[_Use]
     families: set[str]
 
     @classmethod
     def of(cls, plan: Plan, sharing: Sharing) -> _Company:
         """Those that run when the plan is begun."""
-        company = cls(plan, sharing, [], [], set())
+        company = cls(plan, sharing, [], set())
         for job in plan.snapshot.active:
             placement = placement_of(job)
-            company._admit(job, placement, _belief(job, placement.threads or 1))
+            company._admit(job, placement)
         return company
 
     def join(self, candidate: _Candidate) -> None:
         """Start a candidate."""
         self.plan.start(candidate.job, candidate.placement)
-        self._admit(candidate.job, candidate.placement, candidate.profile)
+        self._admit(candidate.job, candidate.placement)
 
-    def rates(self, *more: tuple[Profile, float]) -> list[float]:
-        """The rate of each, with more (profile, cap) beside them."""
-        caps = [*self.caps, *(cap for _, cap in more)]
-        rates = predict_rates([*self.profiles, *(p for p, _ in more)], self.sharing)
-        return [min(float(rate), cap) for rate, cap in zip(rates, caps, strict=True)]
+    def rates(self, *more: _Use) -> list[float]:
+        """The rate of each, with more beside them."""
+        uses = [*self.uses, *more]
+        rates = predict_rates([use.profile for use in uses], self.sharing)
+        return [min(float(rate), use.cap) for rate, use in zip(rates, uses, strict=True)]
 
     def is_new(self, job: Job) -> bool:
         """Whether nothing is known of the job, and none of its family is here to show it."""
         return job.profile is None and job.spec.family not in self.families
 
-    def _admit(self, job: Job, placement: Placement, profile: Profile) -> None:
-        self.profiles.append(profile)
-        self.caps.append(_cap(placement, profile))
+    def _admit(self, job: Job, placement: Placement) -> None:
+        self.uses.append(_use(job, placement))
         if job.spec.family:
             self.families.add(job.spec.family)
 
@@ -157,11 +166,11 @@ class Complementary:
         placement = self._place(plan, job, threads, profile)
         if isinstance(placement, Reason):
             return placement
-        rates = company.rates((profile, _cap(placement, profile)))
+        rates = company.rates(_use(job, placement))
         gain = sum(rates) - before
-        if company.profiles and min(*rates, gain) < self.floor:
+        if company.uses and min(*rates, gain) < self.floor:
             return Reason("Interference", max(0.0, min(*rates, gain)), self.floor)
-        return _Candidate(job, placement, profile, gain)
+        return _Candidate(job, placement, gain)
 
     def _place(self, plan: Plan, job: Job, threads: int, profile: Profile) -> Placement | Reason:
         """A pinned placement with what the job uses booked, else with the rest of a core."""
@@ -233,10 +242,14 @@ def _belief(job: Job, threads: int) -> Profile:
     return replace(profile, threads=threads, demand={**profile.demand, "cores": cores})
 
 
-def _cap(placement: Placement, profile: Profile) -> float:
-    """The rate that the booked part of a core allows: a job given half its need runs at half."""
-    used = profile.demand.get("cores", 0.0)
-    return min(1.0, placement.cpu / used) if used > 0 else 1.0
+def _use(job: Job, placement: Placement) -> _Use:
+    """What the job uses there."""
+    belief = _belief(job, placement.threads or 1)
+    wanted = belief.demand.get("cores", 0.0)
+    if wanted <= placement.cpu:
+        return _Use(belief, 1.0)
+    demand = {**belief.demand, "cores": placement.cpu}
+    return _Use(replace(belief, demand=demand), placement.cpu / wanted)
 
 
 def _share_of_cores(plan: Plan, waiting: int) -> int:

@@ -16,7 +16,8 @@ from rmixer.monitor import Counters
 
 #: A window is judged when it is this long; starting up (imports) is not part of it.
 WINDOW_SECONDS = 2.5
-#: A program without a progress page is taken to have started up after this many seconds.
+#: A program without a progress page is taken to have started up after so many seconds of its own,
+#: those in which it had to wait for a core not counted.
 STARTUP_SECONDS = 4.0
 #: Steps that a window needs before a time per step is believed.
 MIN_STEPS = 5
@@ -83,7 +84,8 @@ class LiveProfiler:
         elapsed = sighting.at - self.started_at
         if sighting.page is None:
             self._startup = STARTUP_SECONDS
-            return elapsed >= STARTUP_SECONDS
+            delay = sighting.counters.run_delay_seconds / max(1, sighting.threads)
+            return elapsed - delay >= STARTUP_SECONDS
         if sighting.page["phase"] != progress_page.TRAINING or not sighting.page["first_step_at"]:
             self._base = None
             return False
