@@ -6,12 +6,12 @@ invalid file, 4 can never fit, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from rmixer.runner.run import Run, Settings
 
 NOT_FOUND = 127
-_STDERR = 2
+#: What is said once the run has been asked to stop, by `RunState.interrupted`.
+_NOTICES = {
+    "no": "",
+    "graceful": "stopping; Ctrl-C once more kills all jobs at once",
+    "forced": "killing all jobs",
+}
 
 
 class _RunCommand(click.Command):
@@ -189,7 +194,7 @@ def _execute(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> i
 
     this.on_report = answer
     try:
-        with stop_on_signals(this, _say_stopping):
+        with stop_on_signals(this):
             this.execute()
     finally:
         close()
@@ -213,7 +218,8 @@ def _show(this: Run) -> Callable[[], None]:
         try:
             if not displays:
                 displays.append(display_for(state.node))
-            displays[0].update(view_of(state.jobs.values(), state.node, state.at, sample))
+            view = view_of(state.jobs.values(), state.node, state.at, sample)
+            displays[0].update(replace(view, notice=_NOTICES[state.interrupted]))
         except OSError:  # the terminal, or the reader of the pipe, has gone; the jobs go on
             gone = True
 
@@ -233,13 +239,6 @@ def _show(this: Run) -> Callable[[], None]:
 
     this.on_event, this.on_look = on_event, on_look
     return close
-
-
-def _say_stopping(again: bool) -> None:
-    """Said from a signal handler, so not through a buffer that may be in use at this moment."""
-    text = "killing all jobs" if again else "stopping; once more kills all jobs at once"
-    with suppress(OSError):
-        os.write(_STDERR, f"rmixer: {text}\n".encode())
 
 
 def _run_command(command: list[str], options: dict[str, Any]) -> int:

@@ -35,10 +35,14 @@ class PlainLog:
         self._clock = clock
         self._seen: dict[str, tuple[str, int]] = {}
         self._status_at = 0.0
+        self._notice = ""
 
     def update(self, view: RunView) -> None:
         """Write what has changed since the last call."""
         lines = list(self._changes(view))
+        if view.notice != self._notice:
+            self._notice = view.notice
+            lines.insert(0, view.notice)
         if view.elapsed_seconds - self._status_at >= STATUS_SECONDS:
             self._status_at = view.elapsed_seconds
             lines.append(" · ".join(head_parts(view, self.node)))

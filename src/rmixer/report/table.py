@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -19,7 +19,9 @@ from rmixer.report.view import JobRow, RunView
 from rmixer.resources import format_bytes, format_seconds
 
 _GAP = 2  # spaces between columns
-_OWN_LINES = 4  # head, titles, "more", and the cursor's line
+_OWN_LINES = 3  # titles, "more", and the cursor's line; the head and the notice come on top
+_HEAD_LINES = 2  # at most; one where the terminal is low
+_LOW = 12
 _NAME_WIDTH = (12, 40)  # least and most
 _REASON_WIDTH = (28, 48)  # enough for its numbers
 _STYLES = {
@@ -90,9 +92,14 @@ class LiveTable:
 def render_table(view: RunView, node: Node, width: int, height: int) -> RenderableType:
     """The table of a run for a terminal of that many columns and lines."""
     rows = sorted(view.rows, key=_rank)
-    room = max(1, height - _OWN_LINES)
+    is_low = height < _LOW
+    top = _head(view, node, width, 1 if is_low else _HEAD_LINES)
+    if view.notice:
+        notice = Text(view.notice, style="bold yellow", no_wrap=True, overflow="ellipsis")
+        top = [notice] if is_low else [*top, notice]
+    room = max(1, height - _OWN_LINES - len(top))
     shown = rows if len(rows) <= room + 1 else rows[:room]
-    parts: list[RenderableType] = [_head(view, node, width), _table(shown, width)]
+    parts: list[RenderableType] = [*top, _table(shown, width)]
     if len(shown) < len(rows):
         more = Text(f"… {len(rows) - len(shown)} more", style="dim")
         parts.append(more)
@@ -134,11 +141,18 @@ def _memory(view: RunView, node: Node) -> str:
     return f"memory {used}{format_bytes(view.reserved_bytes)}/{format_bytes(node.memory)} reserved"
 
 
-def _head(view: RunView, node: Node, width: int) -> Text:
-    parts = head_parts(view, node)
-    while len(parts) > 1 and cell_len(" · ".join(parts)) > width:
-        parts.pop()
-    return Text(" · ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
+def _head(view: RunView, node: Node, width: int, most: int) -> list[Text]:
+    """The header's facts on so many lines at most; what does not fit is dropped."""
+    lines: list[str] = []
+    for part in head_parts(view, node):
+        longer = f"{lines[-1]} · {part}" if lines else part
+        if lines and cell_len(longer) <= width:
+            lines[-1] = longer
+        elif len(lines) < most:
+            lines.append(part)
+        else:
+            break
+    return [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 def _table(rows: Sequence[JobRow], width: int) -> Table:
@@ -155,13 +169,22 @@ def _table(rows: Sequence[JobRow], width: int) -> Table:
             overflow="ellipsis",
         )
     for row in rows:
-        table.add_row(*(_cell(column, row) for column, _ in fitted))
+        table.add_row(*(_cell(column, row, columns_width) for column, columns_width in fitted))
     return table
 
 
-def _cell(column: _Column, row: JobRow) -> Text:
+def _cell(column: _Column, row: JobRow, width: int) -> Text:
     style = _STYLES.get(row.state, "") if column.title == "state" else ""
-    return Text(column.text(row), style=style)
+    text = column.text(row)
+    return Text(_clip_middle(text, width) if column.title == "job" else text, style=style)
+
+
+def _clip_middle(text: str, width: int) -> str:
+    """The jobs of a sweep differ at the end of their names: cut the middle out."""
+    if cell_len(text) <= width:
+        return text
+    tail = set_cell_size(text[::-1], width // 2)[::-1].lstrip()
+    return set_cell_size(text, width - 1 - cell_len(tail)).rstrip() + "…" + tail
 
 
 def fit(rows: Sequence[JobRow], width: int) -> list[tuple[_Column, int]]:

@@ -77,6 +77,7 @@ class RunView:
         cores_busy: cores' worth in use; None where nothing was measured.
         memory_bytes: host memory that the jobs hold; None where nothing was measured.
         reserved_bytes: host memory reserved for running jobs.
+        notice: what the person should know now, for example that the run is stopping.
     """
 
     elapsed_seconds: float
@@ -86,6 +87,7 @@ class RunView:
     reserved_bytes: int = 0
     samples_per_second: float | None = None
     rows: tuple[JobRow, ...] = ()
+    notice: str = ""
 
     def count(self, *states: StateName) -> int:
         """How many jobs are in one of these states."""

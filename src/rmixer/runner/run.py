@@ -320,14 +320,10 @@ def _version() -> str:
 
 
 @contextmanager
-def stop_on_signals(run: Run, told: Callable[[bool], None] | None = None) -> Iterator[None]:
+def stop_on_signals(run: Run) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP stop the run: the first gracefully, the second at once.
 
     SIGHUP stays ignored where it was, under nohup.
-
-    Args:
-        run: what to stop.
-        told: is called with whether it was the second.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -338,8 +334,6 @@ def stop_on_signals(run: Run, told: Callable[[bool], None] | None = None) -> Ite
         nonlocal count
         count += 1
         run.interrupt(force=count > 1)
-        if told is not None:
-            told(count > 1)
 
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -58,6 +59,10 @@ def lines(shown: RunView, width: int, height: int = 30) -> list[str]:
     return out.getvalue().splitlines()
 
 
+def titles(printed: list[str]) -> str:
+    return next(line for line in printed if line.startswith("job "))
+
+
 @pytest.mark.parametrize("width", [60, 100, 200])
 @pytest.mark.parametrize("count", [3, 500])
 def test_table_fits_its_terminal(width: int, count: int) -> None:
@@ -65,8 +70,7 @@ def test_table_fits_its_terminal(width: int, count: int) -> None:
     printed = lines(view(count), width)
     assert all(cell_len(line) <= width for line in printed)
     assert len(printed) < 30
-    assert "job" in printed[1]
-    assert "state" in printed[1]
+    assert "state" in titles(printed)
     assert any("RUNNING" in line for line in printed)
 
 
@@ -102,11 +106,34 @@ def test_wide_table_has_every_number() -> None:
 def test_narrow_table_drops_the_least_needed_first() -> None:
     """At 60 columns device and threads are gone; name, state, ETA and a whole reason are there."""
     printed = lines(view(3), 60)
-    head = printed[1]
+    head = titles(printed)
     assert any("HostMemory(11.2 GiB>8.4 GiB)" in line for line in printed)
     assert "device" not in head
     assert "thr" not in head
     assert {"job", "state", "eta"} <= set(head.split())
+
+
+def test_head_that_is_too_long_takes_a_second_line() -> None:
+    """Memory in use and reserved is told at 80 columns too; a low terminal has one line of it."""
+    assert "memory 1.0 GiB used, 2.0 GiB/8.0 GiB reserved" in lines(view(3), 80)[1]
+    assert lines(view(3), 80, height=8)[1].startswith("job")
+
+
+@pytest.mark.parametrize("height", [8, 30])
+def test_notice_is_shown(height: int) -> None:
+    """What the person should know now stands above the titles, at any height."""
+    printed = lines(replace(view(500), notice="stopping"), 80, height)
+    assert "stopping" in printed[: printed.index(titles(printed))]
+    assert len(printed) <= height
+
+
+def test_long_names_keep_their_ends() -> None:
+    """Members of a sweep are told apart where their names have to be cut."""
+    names = [f"a-model-with-quite-a-long-name-{seed}" for seed in (1, 2)]
+    printed = lines(RunView(elapsed_seconds=1.0, rows=tuple(map(running, names))), 80)
+    cut = [line.split()[0] for line in printed if "…" in line]
+    assert [name[-2:] for name in cut] == ["-1", "-2"]
+    assert all(name.startswith("a-mod") for name in cut)
 
 
 def test_table_prints_names_as_they_are() -> None:
