@@ -1,0 +1,140 @@
+"""What follows from looking at running jobs: rates, time left, memory that grows, progress."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmixer.launch.page import PHASES, ProgressWriter
+from rmixer.model import Placement
+from rmixer.monitor import Counters, TreeSample
+from rmixer.paths import AttemptPaths
+from rmixer.resources import MIB
+from rmixer.runner.watch import MEMORY_ALARM, PROGRESS_SECONDS, Look, Watcher
+
+TRAINING = PHASES.index("training")
+
+
+class Scripted:
+    """A meter that shows what it is told, and keeps the peak as the real one does."""
+
+    def __init__(self) -> None:
+        self.now = TreeSample()
+        self.rss_peak_bytes = 0
+
+    def sample(self, pids: Any) -> TreeSample:
+        self.rss_peak_bytes = max(self.rss_peak_bytes, self.now.rss_bytes)
+        return self.now
+
+
+class Bench:
+    """A watcher of one attempt with a fake meter and a real page."""
+
+    def __init__(self, directory: Path) -> None:
+        self.meter = Scripted()
+        self.watcher = Watcher()
+        self.paths = AttemptPaths(directory)
+        self.placement = Placement(threads=1, memory=100 * MIB)
+        self.watcher.attach("job", "t", self.paths, self.placement, 0.0)
+        self.watcher._watched["t"].meter = self.meter  # type: ignore[assignment]
+
+    def page(self, **fields: Any) -> None:
+        writer = ProgressWriter(str(self.paths.progress))
+        for name, value in fields.items():
+            setattr(writer, name, value)
+        writer.publish()
+        writer.close()
+
+    def look(self, at: float, cpu: float = 0.0, rss: int = 0) -> Look:
+        self.meter.now = TreeSample(Counters(cpu_seconds=cpu), rss_bytes=rss, processes=1)
+        return self.watcher.look(at, {"t": os.getpid()})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_command_without_a_page(bench: Bench) -> None:
+    """Cores and memory are seen; samples per second are not made up."""
+    assert bench.look(1.0, cpu=0.2, rss=MIB).sample["jobs"]["job"]["cpu"] is None
+    sample = bench.look(2.0, cpu=0.7, rss=2 * MIB).sample
+    assert sample["jobs"]["job"] == {
+        "token": "t", "cpu": 0.5, "rss_bytes": 2 * MIB, "processes": 1,
+    }  # fmt: skip
+    assert sample["node"]["cpu"] == 0.5
+    assert sample["node"]["rss_bytes"] == 2 * MIB
+
+
+def test_rate_and_time_left(bench: Bench) -> None:
+    """From two pages: samples per second, and the seconds that the remaining steps take."""
+    bench.page(phase=TRAINING, step=10, total_steps=100, samples=1000, loss=0.7)
+    assert bench.look(1.0).sample["jobs"]["job"]["samples_per_second"] is None
+    bench.page(phase=TRAINING, step=20, total_steps=100, samples=2000, loss=0.6)
+    line = bench.look(3.0).sample["jobs"]["job"]
+    assert line["samples_per_second"] == 500.0
+    assert line["eta_seconds"] == 16.0
+    assert (line["phase"], line["step"], line["loss"]) == ("training", 20, 0.6)
+
+
+def test_rate_is_a_moving_average(bench: Bench) -> None:
+    """One odd interval moves the rate by the weight of the newest measurement."""
+    for at, samples in ((0.0, 100), (1.0, 200), (2.0, 400)):
+        bench.page(phase=TRAINING, step=1, samples=samples)
+        rate = bench.look(at).sample["jobs"]["job"]["samples_per_second"]
+    assert rate == pytest.approx(0.4 * 200 + 0.6 * 100)
+
+
+def test_no_rate_while_it_does_not_train(bench: Bench) -> None:
+    """An evaluation has no training rate; a training that stalls for a moment keeps its own."""
+    bench.page(phase=TRAINING, step=1, samples=100)
+    bench.look(0.0)
+    bench.page(phase=TRAINING, step=2, samples=200)
+    bench.look(1.0)
+    assert bench.look(2.0).sample["jobs"]["job"]["samples_per_second"] == 100.0
+    bench.page(phase=PHASES.index("evaluating"), step=2, samples=200)
+    assert bench.look(3.0).sample["jobs"]["job"]["samples_per_second"] is None
+
+
+def test_growth_is_told_and_not_repeated(bench: Bench) -> None:
+    """At the alarm's share of the reservation once, again when it grew further or was rebooked."""
+    limit = int(bench.placement.memory * MEMORY_ALARM)
+    assert bench.look(1.0, rss=limit).grown == []
+    assert bench.look(2.0, rss=limit + MIB).grown == [("t", limit + MIB)]
+    assert bench.look(3.0, rss=limit + 2 * MIB).grown == []
+    assert bench.look(4.0, rss=limit + 20 * MIB).grown == [("t", limit + 20 * MIB)]
+    bench.watcher.rebook("t", Placement(memory=50 * MIB))
+    assert bench.look(5.0, rss=limit).grown == [("t", limit)]
+    bench.watcher.rebook("t", Placement(memory=1000 * MIB))
+    assert bench.look(6.0, rss=limit).grown == []
+
+
+def test_progress_comes_now_and_then(bench: Bench) -> None:
+    """The event log gets it at most every few seconds, however often one looks."""
+    bench.page(phase=TRAINING, step=5, total_steps=9, samples=50)
+    told = [look for at in range(25) if (look := bench.look(float(at))).progress]
+    assert [look.sample["at"] for look in told] == [PROGRESS_SECONDS, 2 * PROGRESS_SECONDS]
+    ((token, progress),) = told[0].progress
+    assert (token, progress.step, progress.total_steps, progress.samples) == ("t", 5, 9, 50)
+
+
+def test_detach_gives_the_peak(bench: Bench) -> None:
+    """The highest memory that was seen, once; a stranger has none."""
+    bench.look(1.0, rss=7 * MIB)
+    bench.look(2.0, rss=3 * MIB)
+    assert bench.watcher.detach("t") == 7 * MIB
+    assert bench.watcher.detach("t") == 0
+    assert bench.look(3.0).sample["jobs"] == {}
+
+
+def test_real_process_is_measured(tmp_path: Path) -> None:
+    """With nothing faked: below this process's parent there is at least this one, and it has memory."""
+    watcher = Watcher()
+    watcher.attach("job", "t", AttemptPaths(tmp_path), Placement(memory=1), 0.0)
+    look = watcher.look(1.0, {"t": os.getppid()})
+    assert look.sample["jobs"]["job"]["processes"] >= 1
+    assert look.sample["jobs"]["job"]["rss_bytes"] > MIB
+    assert look.grown[0][0] == "t"
