@@ -157,7 +157,7 @@ def _run_file(file: Path, options: dict[str, Any]) -> int:
 
     jobs_file = load_jobs_file(file)
     policy = options["policy"] or jobs_file.policy
-    name = _run_name(options["name"] or file.stem)
+    name = _run_name(file.stem if options["name"] is None else options["name"])
     settings = _settings(
         options, name=name, policy=policy, digest=jobs_file.digest, text=jobs_file.text
     )
@@ -253,7 +253,7 @@ def _run_command(command: list[str], options: dict[str, Any]) -> int:
     except CommandNotFoundError as error:
         click.echo(f"rmixer: {error}", err=True)
         return NOT_FOUND
-    name = _run_name(options["name"] or command_name(command))
+    name = _run_name(command_name(command) if options["name"] is None else options["name"])
     settings = _settings(options, name=name, policy=options["policy"])
     if options["dry_run"]:
         return _dry_run([job], settings, as_json=options["as_json"])

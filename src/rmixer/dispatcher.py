@@ -364,8 +364,8 @@ def _cancelled(reason: str, message: str) -> Outcome:
 
 
 def _is_free(outcome: Outcome) -> bool:
-    """Whether an end was no failure of the job: out of memory, or lost with its machine."""
-    return outcome.state in (StateName.OUT_OF_MEMORY, StateName.NODE_FAIL)
+    """Whether an end was no failure of the job: out of memory, lost, or stopped by others."""
+    return outcome.state in (StateName.OUT_OF_MEMORY, StateName.NODE_FAIL, StateName.PREEMPTED)
 
 
 def _is_alike(before: Outcome | None, now: Outcome) -> bool:
@@ -373,7 +373,7 @@ def _is_alike(before: Outcome | None, now: Outcome) -> bool:
 
 
 def _backoff(job: Job, outcome: Outcome) -> float:
-    if outcome.state == StateName.NODE_FAIL:
+    if outcome.state in (StateName.NODE_FAIL, StateName.PREEMPTED):
         return 0.0
     delay: float = BACKOFF_SECONDS * 2 ** len(job.attempts)
     return min(BACKOFF_CAP_SECONDS, delay)
