@@ -312,7 +312,7 @@ def test_disk_full_while_the_log_is_written(place: Workplace, small_disk: Path) 
     wait_until(lambda: not place.left())
     filler.unlink()
     again = place.run("run", "jobs.yaml", "--runs-dir", str(small_disk))
-    assert again.returncode == 0, again.stderr
+    assert again.returncode == 0, again.stdout + again.stderr
     assert place.told("overlap") == 0
 
 

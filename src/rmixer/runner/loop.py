@@ -16,7 +16,7 @@ from typing import Any
 from rmixer import events as ev
 from rmixer.dispatcher import Dispatcher
 from rmixer.errors import RmixerError
-from rmixer.execute.base import NEVER_STARTED, End, Executor, LostEnd
+from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, Executor, LostEnd
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
 from rmixer.log import EventLog, SampleLog
 from rmixer.model import Active, Job, Outcome, Placement, StateName
@@ -222,7 +222,7 @@ class Loop:
         spec = self.state.jobs[placed.job].spec
         try:
             pid = self.executor.start(spec, placed.attempt, placed.token, placed.placement)
-        except RmixerError as error:
+        except ExecutionError as error:  # a full disk is no fault of the job: it ends the run
             outcome = Outcome(state=StateName.FAILED, reason="not started", message=str(error))
             return ev.Exited(
                 at=self.now(), wall=time.time(), job=placed.job, token=placed.token, outcome=outcome
