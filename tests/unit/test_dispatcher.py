@@ -1,0 +1,351 @@
+"""What follows from what: the dispatcher's decisions, scenario by scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from rmixer import events as ev
+from rmixer.dispatcher import BACKOFF_CAP_SECONDS, Dispatcher, exit_code
+from rmixer.model import (
+    Active,
+    Device,
+    Estimate,
+    JobSpec,
+    Node,
+    Outcome,
+    Pending,
+    Placement,
+    Profile,
+    StateName,
+)
+from rmixer.policies.base import Policy
+from rmixer.policies.baselines import Fixed, Sequential
+from rmixer.policies.complementary import Complementary
+
+TWO_CORES = Node(cores=(0, 1), memory=100)
+OK = Outcome(state=StateName.SUCCEEDED)
+BAD = Outcome(state=StateName.FAILED, reason="exit 1", exit_code=1)
+OOM = Outcome(state=StateName.OUT_OF_MEMORY, reason="host", memory_peak_bytes=40)
+
+
+class Driver:
+    """Speaks to a dispatcher in the fewest words; keeps what it decided."""
+
+    def __init__(
+        self, *jobs: JobSpec, policy: Policy | None = None, node: Node = TWO_CORES, **began: Any
+    ) -> None:
+        self.core = Dispatcher(policy or Fixed(k=2))
+        self.at = 0.0
+        self.said: list[ev.Action] = []
+        self.tell(ev.Began(wall=0, run="r", name="n", node=node, policy="p", **began))
+        for spec in jobs:
+            self.tell(
+                self.make(ev.Submitted, spec=spec, estimate=Estimate(memory=spec.memory or 10))
+            )
+        self.tell(self.make(ev.QueueClosed))
+
+    def make(self, kind: Any, **fields: Any) -> Any:
+        return kind(at=self.at, wall=self.at, **fields)
+
+    def tell(self, event: Any) -> list[ev.Action]:
+        actions = self.core.handle(event)
+        self.said += actions
+        return actions
+
+    def about(self, kind: Any, job: str, after: float = 0.0, **fields: Any) -> list[ev.Action]:
+        """News of a job's running attempt."""
+        self.at += after
+        state = self.core.state.jobs[job].state
+        assert isinstance(state, Active), f"{job} does not run"
+        return self.tell(self.make(kind, job=job, token=state.attempt.token, **fields))
+
+    def ends(self, job: str, outcome: Outcome, after: float = 0.0) -> list[ev.Action]:
+        return self.about(ev.Exited, job, after, outcome=outcome)
+
+    def wake(self) -> list[ev.Action]:
+        """Let the time pass up to the newest wake that was asked for."""
+        self.at = [action.at for action in self.said if isinstance(action, ev.Wake)][-1]
+        return self.tell(self.make(ev.Woke))
+
+    def states(self) -> dict[str, StateName]:
+        return {job.id: job.state.name for job in self.core.state.jobs.values()}
+
+    def reason(self, job: str) -> str:
+        state = self.core.state.jobs[job].state
+        assert isinstance(state, Pending)
+        return str(state.reason)
+
+
+def job(name: str, **fields: Any) -> JobSpec:
+    return JobSpec(id=name, name=name, kind="command", **fields)
+
+
+def kinds(actions: Iterable[ev.Action], kind: type) -> list[Any]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def test_a_batch_is_placed_once_it_is_whole() -> None:
+    """Nothing starts while jobs are still being submitted; then as many as there are places."""
+    driver = Driver(job("a"), job("b"), job("c"))
+    placed = kinds(driver.said, ev.Placed)
+    assert [(p.job, p.attempt, p.token) for p in placed] == [("a", 1, "r.a.1"), ("b", 1, "r.b.1")]
+    assert driver.reason("c") == "Policy(2 of 2 places taken)"
+
+
+def test_retries_are_counted_and_back_off_doubles() -> None:
+    """A job with two retries has three tries, each later than the one before; then it FAILED."""
+    driver = Driver(job("a", retries=2))
+    for delay in (1.0, 2.0):
+        driver.ends("a", BAD, after=1)
+        assert driver.states()["a"] == StateName.PENDING
+        assert driver.reason("a").startswith("Backoff")
+        before = driver.at
+        driver.wake()
+        assert driver.at - before == delay
+        assert driver.states()["a"] in (StateName.RUNNING, StateName.PROFILING)
+    driver.ends("a", BAD)
+    assert driver.states()["a"] == StateName.FAILED
+    assert exit_code(driver.core.state) == 1
+    assert len(driver.core.state.jobs["a"].attempts) == 3
+
+
+def test_back_off_has_a_cap() -> None:
+    """However often a job has failed, it waits a minute at most."""
+    driver = Driver(job("a", retries=20))
+    for _ in range(12):
+        driver.ends("a", BAD)
+        before = driver.at
+        driver.wake()
+    assert driver.at - before == BACKOFF_CAP_SECONDS
+
+
+def test_what_another_try_cannot_mend_is_not_tried_again() -> None:
+    """A bad data file fails once, whatever the retries."""
+    driver = Driver(job("a", retries=5))
+    driver.ends("a", Outcome(state=StateName.FAILED, reason="data", retryable=False))
+    assert driver.states()["a"] == StateName.FAILED
+
+
+def test_out_of_memory_is_no_failure_and_gets_more_room() -> None:
+    """Without any retry a job that ran out of memory runs again, with more reserved than it took."""
+    driver = Driver(job("a", memory=20))
+    driver.ends("a", OOM)
+    driver.wake()
+    (first, second) = kinds(driver.said, ev.Placed)
+    assert first.placement.memory == 20
+    assert second.placement.memory == 48  # a measured peak of 40, and a margin
+    assert driver.core.state.jobs["a"].tries_used == 0
+
+
+def test_out_of_memory_for_ever_ends() -> None:
+    """The third time in a row is the last, and the state says what it was."""
+    driver = Driver(job("a"))
+    for _ in range(2):
+        driver.ends("a", OOM)
+        driver.wake()
+    driver.ends("a", OOM)
+    assert driver.states()["a"] == StateName.OUT_OF_MEMORY
+
+
+def test_never_started_is_never_counted() -> None:
+    """A runner that dies between order and start, many times, costs the job nothing."""
+    driver = Driver(job("a"))
+    for number in range(2, 12):
+        (placed,) = kinds(driver.about(ev.Lost, "a", message="", ran=False), ev.Placed)
+        assert placed.attempt == number
+    driver.ends("a", OK)
+    assert driver.states()["a"] == StateName.SUCCEEDED
+
+
+def test_a_stale_end_changes_nothing() -> None:
+    """The end of an attempt that is not the current one is not the end of the job."""
+    driver = Driver(job("a"))
+    stale = driver.make(ev.Exited, job="a", token="r.a.7", outcome=OK)
+    assert not kinds(driver.tell(stale), ev.Ended)
+    assert driver.states()["a"] != StateName.SUCCEEDED
+
+
+def test_timeout_then_grace_then_force() -> None:
+    """A job over its time is asked to stop, and killed when the grace is over; it ended TIMEOUT."""
+    driver = Driver(job("a", timeout_seconds=30, retries=3), grace_seconds=5)
+    (asked,) = kinds(driver.wake(), ev.Stopping)
+    assert (driver.at, asked.force) == (30, False)
+    (killed,) = kinds(driver.wake(), ev.Stopping)
+    assert (driver.at, killed.force) == (35, True)
+    driver.ends("a", Outcome(state=StateName.FAILED, signal=9))
+    final = driver.core.state.jobs["a"].state.outcome
+    assert (final.state, final.signal) == (StateName.TIMEOUT, 9)
+
+
+def test_cancel_wherever_a_job_is() -> None:
+    """A pending job is CANCELLED at once, a running one when it has stopped, a final one never."""
+    driver = Driver(job("a"), job("b"), policy=Sequential())
+    driver.tell(driver.make(ev.CancelRequested, job="b"))
+    assert driver.states()["b"] == StateName.CANCELLED
+    driver.tell(driver.make(ev.CancelRequested, job="a"))
+    assert driver.states()["a"] == StateName.COMPLETING
+    driver.ends("a", BAD)
+    assert driver.states()["a"] == StateName.CANCELLED
+    assert not driver.tell(driver.make(ev.CancelRequested, job="a"))
+
+
+def test_one_that_succeeds_while_it_is_stopped_has_succeeded() -> None:
+    """What the job has done counts, not what was about to be done to it."""
+    driver = Driver(job("a"))
+    driver.tell(driver.make(ev.CancelRequested, job="a"))
+    driver.ends("a", OK)
+    assert driver.states()["a"] == StateName.SUCCEEDED
+
+
+def test_dependencies_wait_and_fall_together() -> None:
+    """A job waits for its predecessor by name; if that fails, all behind it are CANCELLED."""
+    chain = [job("a"), job("b", after=("a",)), job("c", after=("b",)), job("d", after=("a",))]
+    driver = Driver(*chain)
+    assert driver.reason("c") == "Dependency(b)"
+    driver.ends("a", BAD)
+    states = driver.states()
+    assert [states[name] for name in "bcd"] == [StateName.CANCELLED] * 3
+    assert driver.core.state.jobs["c"].state.outcome.reason == "DependencyFailed"
+    assert driver.core.state.finished is not None
+
+
+def test_dependencies_start_in_order() -> None:
+    """Each starts when the one before it has succeeded."""
+    driver = Driver(job("b", after=("a",)), job("a"))
+    assert [p.job for p in kinds(driver.said, ev.Placed)] == ["a"]
+    assert [p.job for p in kinds(driver.ends("a", OK), ev.Placed)] == ["b"]
+
+
+def test_a_predecessor_that_does_not_exist() -> None:
+    """A job that waits for nobody is CANCELLED once the queue is closed, not left for ever."""
+    driver = Driver(job("a", after=("zz",)))
+    assert driver.states()["a"] == StateName.CANCELLED
+
+
+def test_fail_fast_stops_the_rest() -> None:
+    """The first job that failed for good takes all others with it."""
+    driver = Driver(job("a"), job("b"), job("c"), fail_fast=True)
+    stopped = kinds(driver.ends("a", BAD), ev.Stopping)
+    assert [s.job for s in stopped] == ["b"]
+    assert driver.states()["c"] == StateName.CANCELLED
+    driver.ends("b", BAD)
+    assert driver.states()["b"] == StateName.CANCELLED
+
+
+def test_interrupted_once_then_again_then_resumed() -> None:
+    """Ctrl-C stops what runs, once more kills it; the jobs are kept, and go on when resumed."""
+    driver = Driver(job("a"), job("b"), policy=Sequential())
+    (asked,) = kinds(driver.tell(driver.make(ev.Interrupted)), ev.Stopping)
+    assert not asked.force
+    (killed,) = kinds(driver.tell(driver.make(ev.Interrupted, force=True)), ev.Stopping)
+    assert killed.force
+    (finished,) = kinds(driver.ends("a", BAD), ev.Finished)
+    assert finished.interrupted
+    assert exit_code(driver.core.state) == 130
+    assert driver.states() == {"a": StateName.PENDING, "b": StateName.PENDING}
+    placed = kinds(driver.tell(driver.make(ev.Resumed, node=TWO_CORES)), ev.Placed)
+    assert [(p.job, p.attempt) for p in placed] == [("a", 2)]
+    assert driver.core.state.jobs["a"].tries_used == 0
+
+
+def test_a_deadline_that_passed_while_nobody_watched() -> None:
+    """A timeout that ran out between two runners is enforced when the second takes over."""
+    driver = Driver(job("a", timeout_seconds=5))
+    driver.at = 60
+    actions = driver.tell(driver.make(ev.Resumed, node=TWO_CORES))
+    assert [s.outcome.state for s in kinds(actions, ev.Stopping)] == [StateName.TIMEOUT]
+
+
+def test_retry_failed_gives_new_tries() -> None:
+    """Jobs that did not succeed are pending again with all their tries; the others stay."""
+    driver = Driver(job("a"), job("b", retries=1))
+    driver.ends("a", OK)
+    driver.ends("b", BAD)
+    driver.wake()
+    driver.ends("b", BAD)
+    assert driver.core.state.finished is not None
+    driver.tell(driver.make(ev.Resumed, node=TWO_CORES, retry_failed=True))
+    assert driver.states()["a"] == StateName.SUCCEEDED
+    assert isinstance(driver.core.state.jobs["b"].state, Active)
+    assert driver.core.state.jobs["b"].tries_used == 0
+
+
+def test_priority_goes_first() -> None:
+    """The highest priority starts first, then the order of the queue."""
+    driver = Driver(job("a"), job("b", priority=5), job("c", priority=5), policy=Sequential())
+    order = []
+    while driver.core.state.finished is None:
+        (running,) = driver.core.state.active
+        order.append(running.id)
+        driver.ends(running.id, OK)
+    assert order == ["b", "c", "a"]
+
+
+def test_a_family_is_profiled_once_and_learns() -> None:
+    """One member is PROFILING; what it shows is believed of the others, at lower confidence."""
+    driver = Driver(*[job(name, family="f") for name in "abc"], policy=Complementary())
+    states = driver.states()
+    assert [states[name] for name in "abc"] == [
+        StateName.PROFILING, StateName.RUNNING, StateName.PENDING,
+    ]  # fmt: skip
+    shown = Profile(demand={"cores": 0.2}, memory=10)
+    actions = driver.about(ev.Profiled, "a", profile=shown)
+    waiting = driver.core.state.jobs["c"]
+    assert waiting.profile is not None
+    assert waiting.profile.confidence == 0.5
+    (rebooked,) = [a for a in kinds(actions, ev.Rebooked) if a.placement.cpu < 1]
+    assert (rebooked.job, rebooked.placement.cpu) == ("a", 0.2)
+    assert [p.job for p in kinds(actions, ev.Placed)] == ["c"]
+
+
+def test_memory_that_grew_is_booked_as_far_as_there_is_room() -> None:
+    """A job that outgrew its reservation books more, never more than the machine has."""
+    driver = Driver(job("a", memory=30), job("b", memory=60))
+    (rebooked,) = kinds(driver.about(ev.MemoryGrew, "a", memory=50), ev.Rebooked)
+    assert rebooked.placement.memory == 40
+    held = [j.state.attempt.placement.memory for j in driver.core.state.active]
+    assert sum(held) == 100
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (job("x", memory=200), "HostMemory(200 B>100 B)"),
+        (job("x", threads=9), "Cpu(9>2 cores)"),
+        (job("x", device="gpu"), "DeviceDrained(device gpu: the machine has 0 GPUs)"),
+    ],
+    ids=["memory", "threads", "device"],
+)
+def test_what_can_never_fit_ends_with_its_numbers(spec: JobSpec, words: str) -> None:
+    """A job that is too large for the whole machine ends at once and does not block the run."""
+    driver = Driver(spec, job("a"))
+    final = driver.core.state.jobs["x"].state.outcome
+    assert (final.reason, words in final.message) == ("NeverFits", True)
+    assert isinstance(driver.core.state.jobs["a"].state, Active)
+
+
+def test_a_reason_is_told_when_it_changes_only() -> None:
+    """News that change nothing for a waiting job do not repeat why it waits."""
+    driver = Driver(job("a"), job("b"), policy=Sequential())
+    again = driver.about(ev.MemoryGrew, "a", memory=5)
+    assert not kinds(again, ev.Waiting)
+
+
+def test_a_gpu_job_books_the_gpu() -> None:
+    """Two jobs that must have the one GPU take turns; the reason names its memory."""
+    gpu = Device(id="GPU-1", kind="T", index=0, memory=50)
+    node = Node(cores=(0, 1), memory=100, devices=(Device(), gpu))
+    driver = Driver(job("a", device="gpu"), job("b", device="gpu"), node=node)
+    placement: Placement = driver.core.state.jobs["a"].state.attempt.placement
+    assert (placement.device, placement.device_memory) == ("GPU-1", 50)
+    assert driver.reason("b") == "GpuMemory(50 B>0 B)"
+
+
+def test_an_empty_run_is_over_at_once() -> None:
+    """No jobs: finished, exit 0."""
+    driver = Driver()
+    assert driver.core.state.finished is not None
+    assert exit_code(driver.core.state) == 0
