@@ -26,6 +26,8 @@ from rmixer.policies.base import Plan, Snapshot, device_memory, pick_device, pla
 WINDOW = 128
 #: Below this a gain is not told apart from another: the longer job goes first.
 _SAME_GAIN = 0.05
+#: A rate that falls by less than this is not held against the job that joins.
+_NOISE = 0.01
 #: Bookings are made in steps of this, upwards, so that noise does not move them.
 _CPU_STEP = 0.05
 
@@ -136,7 +138,7 @@ class Complementary:
 
     def _best(self, company: _Company, pending: Sequence[Job]) -> _Candidate | None:
         """The job of the highest priority that can start with the largest gain."""
-        before = sum(company.rates())
+        before = company.rates()
         chosen: dict[tuple[object, ...], _Candidate | Reason] = {}
         best: _Candidate | None = None
         for job in pending:
@@ -157,7 +159,7 @@ class Complementary:
         return best
 
     def _candidate(
-        self, company: _Company, job: Job, waiting: int, before: float
+        self, company: _Company, job: Job, waiting: int, before: Sequence[float]
     ) -> _Candidate | Reason:
         """Where the job would run and what that gains, or why it cannot run now."""
         plan = company.plan
@@ -167,9 +169,11 @@ class Complementary:
         if isinstance(placement, Reason):
             return placement
         rates = company.rates(_use(job, placement))
-        gain = sum(rates) - before
-        if company.uses and min(*rates, gain) < self.floor:
-            return Reason("Interference", max(0.0, min(*rates, gain)), self.floor)
+        gain = sum(rates) - sum(before)
+        slowed = [now for now, was in zip(rates, before, strict=False) if now < was - _NOISE]
+        worst = min(gain, rates[-1], *slowed)
+        if company.uses and worst < self.floor:
+            return Reason("Interference", max(0.0, worst), self.floor)
         return _Candidate(job, placement, gain)
 
     def _place(self, plan: Plan, job: Job, threads: int, profile: Profile) -> Placement | Reason:
