@@ -229,8 +229,12 @@ def test_shim_that_is_killed_leaves_nothing(run: Run) -> None:
     """With its shim gone, a job and its daemon are found by their tag, and the job is lost."""
     shim = run.start(sys.executable, "-c", DAEMON)
     daemon = run.number_in("daemon")
+    temporary = json.loads(run.attempt.order.read_text())["env"]["TMPDIR"]
+    assert Path(temporary).is_dir()
     os.kill(shim, signal.SIGKILL)
     end = run.lost()
+    assert not os.path.lexists(temporary)
+    assert not run.attempt.scratch.exists()
     assert "its shim was killed (SIGKILL)" in end.message
     assert not alive(daemon)
     assert find_tagged(run.token) == []
@@ -334,6 +338,7 @@ def test_shim_and_runner_both_killed(run: Run) -> None:
     assert "shim was killed" in run.lost().message
     assert not alive(job)
     assert run.attempt.revoked.exists()
+    assert not run.attempt.scratch.exists()
 
 
 def test_restart_of_the_machine_is_a_loss(run: Run) -> None:

@@ -40,11 +40,11 @@ def lay_out(
         paths.log.touch()
         for name in (paths.started, paths.exit):
             _reserve(name.with_name(name.name + shim.RESERVE_SUFFIX))
-        if order.get("temporary"):
-            Path(order["temporary"]).symlink_to(paths.scratch.absolute())
         if config is not None:
             write_private(paths.config, config)
         write_private(paths.order, order)
+        if order.get("temporary"):  # after its name is on disk, so that it can be removed
+            Path(order["temporary"]).symlink_to(paths.scratch.absolute())
     except OSError as error:
         clear(paths, order.get("temporary"))
         raise StorageError(f"{paths.root}: cannot be written: {error.strerror}") from error
@@ -61,6 +61,12 @@ def remove_link(paths: AttemptPaths, temporary: str | None) -> None:
     with contextlib.suppress(OSError):
         if temporary and os.readlink(temporary) == str(paths.scratch.absolute()):  # noqa: PTH115
             Path(temporary).unlink()
+
+
+def remove_scratch(paths: AttemptPaths) -> None:
+    """Remove the temporary files of an attempt whose shim could not, and their short name."""
+    remove_link(paths, (read_document(paths.order) or {}).get("temporary"))
+    shutil.rmtree(paths.scratch, ignore_errors=True)
 
 
 def short_name(paths: AttemptPaths, token: str) -> str | None:

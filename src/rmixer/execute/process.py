@@ -42,7 +42,6 @@ class _Watched:
     pid: int
     pidfd: int
     process: subprocess.Popen[bytes] | None  # None: an earlier runner's child
-    temporary: str | None
     stopping: Outcome | None = None
 
 
@@ -91,9 +90,7 @@ class ProcessExecutor:
         except OSError as error:
             attempt.clear(paths, order.temporary)
             raise ExecutionError(f"job {spec.name}: no process can be started: {error}") from error
-        self._running[token] = _Watched(
-            spec, paths, process.pid, _pidfd(process.pid), process, order.temporary
-        )
+        self._running[token] = _Watched(spec, paths, process.pid, _pidfd(process.pid), process)
         return process.pid
 
     def stop(self, token: str, *, force: bool, outcome: Outcome | None = None) -> None:
@@ -215,8 +212,8 @@ class ProcessExecutor:
         ended = attempt.read_document(watched.paths.exit)
         if ended is not None:
             return _end(token, watched.spec, watched.paths, ended, watched.stopping)
-        attempt.remove_link(watched.paths, watched.temporary)
-        return _lost(token, SHIM_GONE if code is None else f"{SHIM_GONE} ({_code_text(code)})")
+        message = SHIM_GONE if code is None else f"{SHIM_GONE} ({_code_text(code)})"
+        return _lost(token, watched.paths, message)
 
     def _settle(
         self, spec: JobSpec, paths: AttemptPaths, token: str, stopping: Outcome | None
@@ -227,15 +224,13 @@ class ProcessExecutor:
             self._report(_end(token, spec, paths, ended, stopping))
             return
         attempt.revoke(paths)
-        order = attempt.read_document(paths.order) or {}
-        attempt.remove_link(paths, order.get("temporary"))
         started = attempt.read_document(paths.started)
         if started is None:
-            self._report(_lost(token, NEVER_STARTED))
+            self._report(_lost(token, paths, NEVER_STARTED))
         elif started.get("boot_id") != boot_id():
-            self._report(_lost(token, RESTARTED))
+            self._report(_lost(token, paths, RESTARTED))
         else:
-            self._report(_lost(token, SHIM_GONE))
+            self._report(_lost(token, paths, SHIM_GONE))
 
     def _watch_alive(self, spec: JobSpec, paths: AttemptPaths) -> _Watched | None:
         """The living shim that holds the lock, once it has said who it is."""
@@ -250,8 +245,7 @@ class ProcessExecutor:
         if now is None or now.start_time != started["start_time"]:
             os.close(descriptor)
             return None
-        order = attempt.read_document(paths.order) or {}
-        return _Watched(spec, paths, started["pid"], descriptor, None, order.get("temporary"))
+        return _Watched(spec, paths, started["pid"], descriptor, None)
 
 
 def _end(
@@ -265,9 +259,10 @@ def _end(
     return End(token, outcome, attempt.read_document(paths.result) or {}, ended)
 
 
-def _lost(token: str, message: str) -> LostEnd:
-    """The end of an attempt without a shim; what it has left running goes first."""
+def _lost(token: str, paths: AttemptPaths, message: str) -> LostEnd:
+    """The end of an attempt without a shim; what it has left goes first."""
     left = kill_tagged(token)
+    attempt.remove_scratch(paths)
     if left:
         message += f"; processes {', '.join(map(str, left))} do not end"
     return LostEnd(token, message)

@@ -75,6 +75,19 @@ def test_long_scratch_gets_a_short_name(tmp_path: Path) -> None:
     assert order(Path("/r"), "command", argv=["true"]).temporary is None
 
 
+def test_short_name_is_written_down_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any moment, a runner leaves no short name that the next one cannot remove."""
+    paths = RunPaths(tmp_path).job("a").attempt(1)
+    known: list[Any] = []
+    monkeypatch.setattr(
+        Path, "symlink_to", lambda link, target: known.append(attempt.read_document(paths.order))
+    )
+    attempt.lay_out(paths, {"temporary": str(tmp_path / "short")})
+    assert known == [{"temporary": str(tmp_path / "short")}]
+
+
 def test_order_is_private_and_ends_have_space(tmp_path: Path) -> None:
     """Nobody else reads an environment; exit.json can be written when the disk is full."""
     paths = RunPaths(tmp_path).job("a").attempt(1)

@@ -331,6 +331,11 @@ def test_tree_that_keeps_forking_is_killed(attempt: Attempt) -> None:
 # --- what the job is given --------------------------------------------------------------------------
 
 
+SHOW_SESSION = """
+import json, os
+files = [number for number in range(256) if os.path.lexists(f"/proc/self/fd/{number}")]
+print(json.dumps([os.getsid(0), os.getpid(), files, os.readlink("/proc/self/fd/0")]))
+"""
 SHOW_SIGNALS = """
 import json, signal
 ignored = [s for s in range(1, 32) if s not in (9, 19) and signal.getsignal(s) == signal.SIG_IGN]
@@ -380,13 +385,9 @@ def test_impossible_affinity_is_said_and_the_job_runs(attempt: Attempt) -> None:
 
 def test_job_has_its_own_session_and_no_files_of_ours(attempt: Attempt) -> None:
     """A job leads its session, and has standard input, output and error only."""
-    attempt.run(
-        "sh",
-        "-c",
-        "cut -d' ' -f6 /proc/$$/stat; echo $$; ls /proc/$$/fd | wc -w; readlink /proc/$$/fd/0",
-    )
-    session, pid, files, stdin = attempt.log.split()
-    assert (session, files, stdin) == (pid, "3", "/dev/null")
+    attempt.run(sys.executable, "-c", SHOW_SESSION)
+    session, pid, files, stdin = json.loads(attempt.log)
+    assert (session, files, stdin) == (pid, [0, 1, 2], "/dev/null")
 
 
 def test_job_goes_before_us_where_memory_runs_out(attempt: Attempt) -> None:
