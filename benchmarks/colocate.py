@@ -45,6 +45,7 @@ GOALS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--without", nargs="*", default=[], metavar="POLICY", help="leave out")
     parser.add_argument("--smoke", action="store_true", help="tiny jobs, to see that it works")
     parser.add_argument("--out", type=Path, default=RESULTS / "colocate.json")
     args = parser.parse_args()
@@ -58,6 +59,7 @@ def main() -> None:
             for name, (file, policies) in scenarios.items()
             for repeat in range(args.repeats)
             for policy in policies
+            if policy not in args.without
         ]
     document = {
         "command": " ".join(["python", "benchmarks/colocate.py", *sys.argv[1:]]),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rmixer.runner.run import Run, Settings
 
 NOT_FOUND = 127
+#: A file system takes 255 bytes; the rest is for the number of a run that is kept.
+LONGEST_NAME = 240
 #: What is said once the run has been asked to stop, by `RunState.interrupted`.
 _NOTICES = {
     "no": "",
@@ -51,7 +53,7 @@ def cli() -> None:
 
 
 @cli.command(cls=_RunCommand, short_help="Run jobs to their end: run FILE, or run -- CMD...")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=click.Path(readable=False, path_type=Path))
 @click.option("--policy", metavar="NAME[:key=value,...]", help="What starts where.")
 @click.option("--name", help="Name of the run; after the file unless given.")
 @click.option(
@@ -60,7 +62,6 @@ def cli() -> None:
 )  # fmt: skip
 @click.option("--cores", type=click.IntRange(min=1), help="Use so many cores only.")
 @click.option("--gpus", metavar="0,1", help="Use these GPUs only.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="For policies that draw.")
 @click.option("--fail-fast", is_flag=True, help="Stop everything when a job has failed.")
 @click.option("--dry-run", is_flag=True, help="Check the file and show its jobs; start nothing.")
 @click.option("--fresh", is_flag=True, help="Begin anew although the run there is unfinished.")
@@ -156,7 +157,7 @@ def _run_file(file: Path, options: dict[str, Any]) -> int:
     from rmixer.spec import load_jobs_file
 
     jobs_file = load_jobs_file(file)
-    policy = options["policy"] or jobs_file.policy
+    policy = jobs_file.policy if options["policy"] is None else options["policy"]
     name = _run_name(file.stem if options["name"] is None else options["name"])
     settings = _settings(
         options, name=name, policy=policy, digest=jobs_file.digest, text=jobs_file.text
@@ -170,9 +171,9 @@ def _settings(options: dict[str, Any], **more: Any) -> Settings:
     from rmixer.catalog import build_policy
     from rmixer.runner.run import Settings
 
-    if more.get("policy"):
+    if more.get("policy") is not None:
         build_policy(more["policy"])  # an unknown one is told before anything else happens
-    kept = ("runs_dir", "cores", "seed", "fail_fast", "fresh", "retry_failed")
+    kept = ("runs_dir", "cores", "fail_fast", "fresh", "retry_failed")
     return Settings(gpus=_gpus(options["gpus"]), **{k: options[k] for k in kept}, **more)
 
 
@@ -295,8 +296,15 @@ def _dry_run(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> i
 def _run_name(text: str) -> str:
     """A run's name, which is a directory's name too."""
     name = text.strip()
-    if not name or name.startswith(".") or "/" in name or "\0" in name:
-        raise UsageError(f"{text!r} cannot name a run: it must be a plain directory name")
+    if not name or name.startswith(".") or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"{text!r} cannot name a run: it must be a plain directory name; give one with --name"
+        )
+    if len(name.encode(errors="surrogateescape")) > LONGEST_NAME:
+        raise UsageError(
+            f"{name[:20]!r}... cannot name a run: it is longer than {LONGEST_NAME} bytes; "
+            "give a shorter --name"
+        )
     return name
 
 

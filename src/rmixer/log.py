@@ -134,9 +134,16 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def _whole_length(path: Path) -> int:
-    """The length of a file up to its last end of line."""
+    """The length of a log without a last line that is cut off or cannot be read."""
     data = path.read_bytes()
-    return data.rfind(b"\n") + 1
+    end = data.rfind(b"\n") + 1
+    start = data.rfind(b"\n", 0, max(0, end - 1)) + 1
+    try:
+        if end:
+            decode(data[start:end])
+    except ValueError:
+        return start
+    return end
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -164,7 +164,7 @@ def test_job_that_can_never_fit(
     for fragment in fragments:
         assert fragment in done.stderr
     assert not place.diary
-    assert not place.events()
+    assert not place.paths().root.exists()
     assert not place.left()
 
 

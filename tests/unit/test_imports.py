@@ -24,7 +24,7 @@ ROOMS = [
     ["spec"],
     ["paths", "store", "log"],
     ["monitor", "launch"],
-    ["execute", "profile"],
+    ["execute", "estimate", "profile"],
     ["report"],
     ["runner"],
     ["api", "testing"],

@@ -94,8 +94,11 @@ def _cut(data: bytes, *, last: bool) -> tuple[bytes, bytes]:
         data = data.rstrip(b"\r\n")
         return (_normalize(data + b"\n") if data else b""), b""
     end = data.rfind(b"\n") + 1
-    while end and b'"' in data and data.count(b'"', 0, end) % 2:
-        end = data.rfind(b"\n", 0, end - 1) + 1
+    odd = data.count(b'"', 0, end) % 2
+    while odd and end:  # a quote is open at the end: cut before the line of the last one
+        cut = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
+        odd ^= data.count(b'"', cut, end) % 2
+        end = cut
     # Blank lines may turn out to be the end of the file: they are left for the next block.
     body = len(data[:end].rstrip(b"\r\n"))
     end = data.find(b"\n", body, end) + 1 if body else 0

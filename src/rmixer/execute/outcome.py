@@ -56,6 +56,7 @@ class WorkerExit:
 #: Exit codes of ``rmixer.train.worker``, after sysexits.h.
 WORKER_EXITS = {
     65: WorkerExit("data", retryable=False),
+    70: WorkerExit("diverged", retryable=False),
     71: WorkerExit("host", state=StateName.OUT_OF_MEMORY),
     74: WorkerExit("disk full"),
 }
@@ -86,7 +87,7 @@ def classify(
         memory_peak_bytes=int(ended.get("max_rss_bytes") or 0),
     )
     succeeded = ended.get("exit_code") == 0
-    if succeeded and not ended.get("stopped"):
+    if succeeded and (ours or not ended.get("stopped")):  # ours says 143 where it stopped for us
         return replace(facts, state=StateName.SUCCEEDED, reason="", message="")
     if stopping is not None:
         return _as_ordered(stopping, facts)

@@ -116,10 +116,9 @@ def run_state(history: History) -> Literal["running", "finished", "interrupted"]
 def end_of(
     history: History, samples: Sequence[Mapping[str, Any]], now: float | None = None
 ) -> float:
-    """Second of the run at which its last job ended, or up to which it is known."""
+    """Second of the run at which it finished, or up to which it is known."""
     if history.finished is not None:
-        ends = [job.ended.at for job in history.jobs.values() if job.ended]
-        return max(ends, default=history.finished.at)
+        return history.finished.at
     if now is not None:
         return max(history.last.at, now - history.wall(0.0))
     return max(history.last.at, float(samples[-1]["at"]) if samples else 0.0)

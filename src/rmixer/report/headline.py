@@ -53,7 +53,7 @@ def figures(document: dict[str, Any]) -> list[Figure]:
         ),
         Figure("one at a time", _seconds(sequential["seconds"]), sequential["source"] or ""),
         Figure("speed-up", _ratio(speedup(document)), _if_all(document, "over one at a time")),
-        _figure("limit", _seconds(bound["makespan_seconds"]), "predicted; nothing can beat it"),
+        _figure("limit", _seconds(bound["makespan_seconds"]), "predicted, at these thread counts"),
         Figure(
             "of the limit",
             _percent(limit_share(document)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from rmixer import events as ev
 from rmixer.bound import Load, makespan_bound
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
-from rmixer.model import CPU, Active, Job, Profile, StateName
+from rmixer.model import CPU, Active, Final, Job, Profile, StateName
 from rmixer.report.document import Predictions
 from rmixer.state import RunState
 
@@ -23,6 +23,7 @@ class _Work:
     """What the successful attempt of a job took."""
 
     solo_seconds: float = 0.0
+    elapsed: float = 0.0
     core_seconds: float | None = None
     done: bool = False
 
@@ -45,6 +46,9 @@ class _Fold:
                 seconds = [used.get("user_seconds"), used.get("system_seconds")]
                 if all(isinstance(s, int | float) for s in seconds):
                     self.work[job].core_seconds = sum(float(s or 0) for s in seconds)
+                own = used.get("seconds")
+                if isinstance(own, int | float):  # its runner may have been dead for longer
+                    self.work[job].solo_seconds = min(self.work[job].solo_seconds, float(own))
                 self.work[job].done = event.outcome.state == StateName.SUCCEEDED
         self.state.apply(event)
 
@@ -58,6 +62,7 @@ class _Fold:
         rates = predict_rates(profiles, host_sharing(self.state.node))
         for job, rate in zip(running, rates, strict=True):
             self.work[job.id].solo_seconds += elapsed * float(rate)
+            self.work[job.id].elapsed += elapsed
 
     def _belief(self, job: Job) -> Profile:
         assert isinstance(job.state, Active)
@@ -91,10 +96,12 @@ def _predictions(
 ) -> Predictions:
     if not done:
         return Predictions()
+    if any(job.state.name != StateName.SUCCEEDED for job in fold.state.jobs.values()):
+        return Predictions(solo_seconds=dict(solo))  # a limit or a sum of a part would mislead
     cores = len(fold.state.node.cores)
     jobs = []
     for job, work in done.items():
-        own = solo[job]
+        own = min(solo[job], work.elapsed)  # it was done in that, whatever was measured before
         demand = fold.beliefs[job].demand if job in fold.beliefs else {}
         spent = {station: own * share for station, share in demand.items() if station != "cores"}
         if work.core_seconds is not None:
@@ -106,9 +113,14 @@ def _predictions(
     capacity = {"cores": float(cores), "memory_bandwidth": 1.0, "storage": 1.0}
     bound = makespan_bound(jobs, capacity)
     return Predictions(
-        bound_seconds=bound.seconds,
+        bound_seconds=min(bound.seconds, _makespan(fold.state)),  # what was done can be done
         bottleneck=bound.bottleneck,
         sequential_seconds=sum(solo.values()),
         sequential_source="measured" if all_measured else "predicted",
         solo_seconds=dict(solo),
     )
+
+
+def _makespan(state: RunState) -> float:
+    """When the last job ended."""
+    return max((j.state.at for j in state.jobs.values() if isinstance(j.state, Final)), default=0.0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rmixer.errors import NeverFitsError, UsageError
+from rmixer.execute.environment import declared_threads
 from rmixer.model import CPU, Estimate, JobSpec, Node, Profile
 from rmixer.policies.base import eligible_devices, never_fits
 from rmixer.resources import GIB
@@ -34,6 +36,7 @@ def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
         UsageError: a training of ours is to run on a GPU.
     """
     machine = machine_key(node.name, len(node.cores))
+    jobs = [charge_threads(spec, node) for spec in jobs]
     admitted = [
         Admitted(
             spec,
@@ -53,9 +56,25 @@ def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
     return admitted
 
 
+def charge_threads(spec: JobSpec, node: Node, inherited: Mapping[str, str] = os.environ) -> JobSpec:
+    """The job with the threads that its user set in the environment, so that they are booked.
+
+    The key ``threads`` comes first, then the job's own environment, then that of the run, which
+    counts only as far as the machine has cores.
+    """
+    if spec.threads is not None:
+        return spec
+    own = declared_threads(spec.payload.get("env") or {})
+    outer = declared_threads(inherited)
+    threads = own or (min(outer, len(node.cores)) if outer else None)
+    return replace(spec, threads=threads)
+
+
 def _check_trainable(jobs: Sequence[JobSpec], node: Node) -> None:
-    """Refuse a training of ours that must have a GPU: this version of the trainer uses the CPU."""
+    """Refuse what this version cannot do: train its own models on a GPU, give a job several."""
     for spec in jobs:
+        if spec.gpus is not None and spec.gpus > 1:
+            raise UsageError(f"job {spec.name}: gpus {spec.gpus}: this version gives a job one GPU")
         if spec.kind == "model" and all(d.kind != CPU for d in eligible_devices(spec, node)):
             raise UsageError(
                 f"job {spec.name}: device {spec.device}: this version trains its own models on the "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,14 @@ class RunFolder:
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
 
+    def discard(self) -> None:
+        """Remove the directory if no run has begun in it: a refused one leaves nothing behind."""
+        if self.past or self.paths.events.exists():
+            return
+        self.paths.lock.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something of somebody else's is in it
+            self.paths.root.rmdir()
+
     def close(self) -> None:
         """Let another runner have the directory."""
         if self.descriptor >= 0:
@@ -67,6 +76,7 @@ def open_folder(
     text: str = "",
     policy: str | None = None,
     retry_failed: bool = False,
+    before_keep: Callable[[RunFolder], None] = lambda _: None,
 ) -> RunFolder:
     """Lock a run's directory and find out whether there is something to go on with.
 
@@ -79,6 +89,7 @@ def open_folder(
         text: the jobs file, to name the difference if it has changed.
         policy: the policy that was asked for; None takes that of the run.
         retry_failed: go on with a finished run if some of its jobs did not succeed.
+        before_keep: is called before a finished run is put away; what it raises keeps it in place.
 
     Raises:
         UsageError: the directory cannot be made or written.
@@ -97,6 +108,7 @@ def open_folder(
             if not folder.reported and _digest_of(folder.state) == digest:
                 folder.only_report = True
                 return folder
+            before_keep(folder)
             keep(folder)
         except BaseException:
             folder.close()

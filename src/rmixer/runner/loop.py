@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import threading
@@ -129,7 +130,8 @@ class Loop:
                 lines.append(event)
                 for action in self.dispatcher.handle(event):
                     if isinstance(action, ev.Wake):
-                        self._wake_at = min(action.at, self._wake_at or action.at)
+                        asked = action.at if self._wake_at is None else self._wake_at
+                        self._wake_at = min(action.at, asked)
                     else:
                         decided.append(action)
                         lines.append(action)
@@ -141,7 +143,8 @@ class Loop:
 
     def _turn(self) -> None:
         """Wait for something, then handle all that has happened."""
-        self._wait(min(self._look_at, self._wake_at or self._look_at) - self.now())
+        wake_at = self._look_at if self._wake_at is None else self._wake_at
+        self._wait(min(self._look_at, wake_at) - self.now())
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         while self._requests:
@@ -233,14 +236,21 @@ class Loop:
         )
 
     def watch(
-        self, job: str, attempt: int, token: str, placement: Placement, started_at: float
+        self,
+        job: str,
+        attempt: int,
+        token: str,
+        placement: Placement,
+        started_at: float,
+        *,
+        adopted: bool = False,
     ) -> None:
-        """Begin to watch an attempt that has a process."""
+        """Begin to watch an attempt that has a process. An adopted one may have had company."""
         paths = self.paths.job(job).attempt(attempt)
         self._watcher.attach(job, token, paths, placement, started_at)
         self._pinned[token] = placement.cores
         active = [_token(other) for other in self.state.active]
-        if len(active) > 1:
+        if adopted or len(active) > 1:
             self._shared.update(active)
 
     def _rebook(self, token: str, placement: Placement) -> None:
@@ -284,7 +294,8 @@ class Loop:
         """Keep in the store what the attempt showed."""
         assert isinstance(job.state, Active)
         attempt = job.state.attempt
-        own = job.profile is not None and job.profile.source == "live"
+        profile = job.profile
+        own = profile is not None and (profile.source, profile.confidence) == ("live", 1.0)
         node = self.state.node
         self.store.record(
             AttemptFacts(
@@ -295,10 +306,10 @@ class Loop:
                 state=str(outcome.state),
                 ended=wall,
                 threads=attempt.placement.threads,
-                seconds=now - attempt.started_at,
+                seconds=min(now - attempt.started_at, _own_seconds(end)),
                 was_alone=end.token not in self._shared,
                 memory_peak_bytes=outcome.memory_peak_bytes,
-                profile=job.profile if own else None,
+                profile=profile if own else None,
             )
         )
 
@@ -321,3 +332,9 @@ class Loop:
 def _token(job: Job) -> str:
     assert isinstance(job.state, Active)
     return job.state.attempt.token
+
+
+def _own_seconds(end: End) -> float:
+    """How long the attempt ran, by its shim: its runner may have been dead for longer."""
+    seconds = end.usage.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else math.inf

@@ -21,7 +21,7 @@ from rmixer.execute.process import ProcessExecutor
 from rmixer.model import Active, JobSpec, Node
 from rmixer.monitor import discover_node, measure_memory_bandwidth
 from rmixer.paths import RunPaths
-from rmixer.policies.base import Policy
+from rmixer.policies.base import Policy, placement_of
 from rmixer.report.write import write_report
 from rmixer.runner import admit
 from rmixer.runner.folder import RunFolder, keep, open_folder, open_for_replacement
@@ -137,6 +137,7 @@ class Run:
                 self.on_report(self.document)
             folder.mark(reported=True)
         finally:
+            folder.discard()
             folder.close()
         return self.document
 
@@ -160,10 +161,12 @@ class Run:
         root = self.paths.root
         if settings.fresh:
             folder = open_for_replacement(root)
-            if folder.past:
-                _end_leftovers(folder)
-                keep(folder)
-            else:
+            try:
+                if folder.past:
+                    self._check_fits(folder)
+                    _end_leftovers(folder)
+                    keep(folder)
+            finally:
                 folder.close()
         return open_folder(
             root,
@@ -171,12 +174,23 @@ class Run:
             text=settings.text,
             policy=_policy_text(settings.policy),
             retry_failed=settings.retry_failed,
+            before_keep=self._check_fits,
         )
+
+    def _check_fits(self, folder: RunFolder) -> None:
+        """Refuse jobs that can never fit before an earlier run of theirs is put away."""
+        node = self._node(folder)
+        admit.admit(self.jobs, node, Store(paths.store_path()))
+
+    def _node(self, folder: RunFolder) -> Node:
+        """This machine; what jobs that outlived their runner have booked is free for them."""
+        held = sum(placement_of(job).memory for job in folder.state.active)
+        return discover_node(cores=self.settings.cores, gpus=self.settings.gpus, held_memory=held)
 
     def _go_through(self, folder: RunFolder) -> None:
         """Do what there is to do on this machine."""
         store = Store(paths.store_path())
-        node = discover_node(cores=self.settings.cores, gpus=self.settings.gpus)
+        node = self._node(folder)
         executor = ProcessExecutor(folder.paths, node, grace_seconds=self.settings.grace_seconds)
         try:
             self._go(folder, node, executor, store)
@@ -189,7 +203,8 @@ class Run:
         )
         began = folder.state.began
         core = dispatcher.Dispatcher(self._policy(began), folder.state)
-        first = self._resume(folder, node) if began else self._begin(folder, node, store)
+        make_first = self._resume if began else self._begin
+        first = make_first(folder, node, store)
         loop = Loop(
             core,
             executor,
@@ -237,18 +252,13 @@ class Run:
             lambda at, wall: ev.QueueClosed(at=at, wall=wall),
         ]
 
-    def _resume(self, folder: RunFolder, node: Node) -> list[_Make]:
+    def _resume(self, folder: RunFolder, node: Node, store: Store) -> list[_Make]:
         """The first events of a run that goes on, and what a crash kept from being submitted."""
-        state, store = folder.state, Store(paths.store_path())
-        assert state.began is not None
-        same = (node.name, node.cores) == (state.began.node.name, state.began.node.cores)
-        machine = state.began.node if same else node  # what jobs hold now counts as free for them
+        state, retry_failed = folder.state, self.settings.retry_failed
         missing = [spec for spec in self.jobs if spec.id not in state.jobs]
-        admitted = admit.admit(missing, machine, store)
-        retry_failed = self.settings.retry_failed
         makes: list[_Make] = [
-            lambda at, wall: ev.Resumed(at=at, wall=wall, node=machine, retry_failed=retry_failed),
-            *(_submit(one) for one in admitted),
+            lambda at, wall: ev.Resumed(at=at, wall=wall, node=node, retry_failed=retry_failed),
+            *(_submit(one) for one in admit.admit(missing, node, store)),
         ]
         if not state.queue_closed:
             makes.append(lambda at, wall: ev.QueueClosed(at=at, wall=wall))
@@ -275,7 +285,14 @@ def _adopt(loop: Loop, executor: Executor) -> Iterator[ev.Observed]:
         attempt = job.state.attempt
         pid = executor.adopt(job.spec, attempt.number, attempt.token, job.state.stopping)
         if pid is not None:
-            loop.watch(job.id, attempt.number, attempt.token, attempt.placement, attempt.started_at)
+            loop.watch(
+                job.id,
+                attempt.number,
+                attempt.token,
+                attempt.placement,
+                attempt.started_at,
+                adopted=True,
+            )
             yield ev.Adopted(
                 at=loop.now(), wall=time.time(), job=job.id, token=attempt.token, pid=pid
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,7 +135,7 @@ def _line(
             "step": page["step"],
             "total_steps": page["total_steps"],
             "samples": page["samples"],
-            "loss": page["loss"] if page["step"] else None,
+            "loss": page["loss"] if math.isfinite(page["loss"]) else None,
             "samples_per_second": rate,
             "eta_seconds": _eta(page, rate),
         }

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_NOT_RIGHT = 65  # EX_DATAERR
+EXIT_DIVERGED = 70  # EX_SOFTWARE; the same seed diverges again
 EXIT_OUT_OF_MEMORY = 71  # EX_OSERR
 EXIT_STORAGE = 74  # EX_IOERR
 EXIT_STOPPED = 128 + signal.SIGTERM
@@ -165,6 +166,12 @@ def _document(result: Result, dataset: Dataset, *, parameters: int, size: int) -
     }
 
 
+def _is_divergence(error: RmixerError) -> bool:
+    from rmixer.train.loop import DivergedError  # noqa: PLC0415 - it has been imported by then
+
+    return isinstance(error, DivergedError)
+
+
 def _explain(error: Exception) -> tuple[int | None, str]:
     """Exit code and message; no code where it is a fault of ours and the traceback is wanted."""
     from rmixer.data.cache import storage_error  # noqa: PLC0415
@@ -178,7 +185,7 @@ def _explain(error: Exception) -> tuple[int | None, str]:
         place = Path(str(error.filename or "."))
         return EXIT_STORAGE, str(storage_error(error, place))
     if isinstance(error, RmixerError):
-        return EXIT_FAILED, message
+        return EXIT_DIVERGED if _is_divergence(error) else EXIT_FAILED, message
     if isinstance(error, MemoryError) or any(t in message.lower() for t in _OUT_OF_MEMORY):
         return EXIT_OUT_OF_MEMORY, f"out of memory: {message}"
     return None, message
