@@ -7,6 +7,7 @@ dispatcher wants to hear `Woke`; back-off, timeouts and grace periods are decide
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,9 @@ _REASON_CHANGE = 0.1
 
 #: Events after which nothing can start that could not before.
 _CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed)
+
+#: Ends after which the job waits longer each time; others do not count against its patience.
+_FAILURES = (StateName.FAILED, StateName.OUT_OF_MEMORY)
 
 INTERRUPTED = Outcome(state=StateName.CANCELLED, reason="Interrupted")
 CANCELLED = Outcome(state=StateName.CANCELLED, reason="cancelled", retryable=False)
@@ -136,7 +140,7 @@ class Dispatcher:
         if outcome.reason == NEVER_STARTED:
             return True
         if _is_free(outcome):
-            alike = [a for a in job.attempts if _is_alike(a.outcome, outcome)]
+            alike = [a for a in job.attempts[job.forgiven :] if _is_alike(a.outcome, outcome)]
             return len(alike) + 1 < FREE_ATTEMPTS
         return job.tries_used < job.spec.retries
 
@@ -154,13 +158,22 @@ class Dispatcher:
         self._decide(ev.Ended(at=answer.at, wall=answer.wall, job=job.id, outcome=outcome), answer)
         if outcome.state == StateName.SUCCEEDED:
             return
-        for other in self.state.pending:
-            if job.id in other.spec.after and not self.state.jobs[other.id].is_final:
-                message = f"{job.spec.name} ended {outcome.state}"
-                self._end(other, _cancelled(DEPENDENCY_FAILED, message), answer)
+        self._end_those_behind(job, outcome, answer)
         began = self.state.began
         if began is not None and began.fail_fast and outcome.state != StateName.CANCELLED:
             self._fail_fast(job, answer)
+
+    def _end_those_behind(self, job: Job, outcome: Outcome, answer: _Answer) -> None:
+        """End the chain of jobs that wait for one that did not succeed, however long it is."""
+        failed = deque([(job, outcome.state)])
+        while failed:
+            before, state = failed.popleft()
+            why = _cancelled(DEPENDENCY_FAILED, f"{before.spec.name} ended {state}")
+            for other in self.state.pending:
+                if before.id in other.spec.after:
+                    ended = ev.Ended(at=answer.at, wall=answer.wall, job=other.id, outcome=why)
+                    self._decide(ended, answer)
+                    failed.append((other, why.state))
 
     def _fail_fast(self, failed: Job, answer: _Answer) -> None:
         outcome = _cancelled("FailFast", f"{failed.spec.name} failed")
@@ -301,7 +314,7 @@ class Dispatcher:
         self._decide(placed, answer)
 
     def _family_is_profiling(self, job: Job) -> bool:
-        return any(
+        return bool(job.spec.family) and any(
             other.state.name == StateName.PROFILING and other.spec.family == job.spec.family
             for other in self.state.active
         )
@@ -375,7 +388,9 @@ def _is_alike(before: Outcome | None, now: Outcome) -> bool:
 def _backoff(job: Job, outcome: Outcome) -> float:
     if outcome.state in (StateName.NODE_FAIL, StateName.PREEMPTED):
         return 0.0
-    delay: float = BACKOFF_SECONDS * 2 ** len(job.attempts)
+    before = [a.outcome for a in job.attempts[job.forgiven :] if a.outcome is not None]
+    failures = sum(ended.state in _FAILURES for ended in before)
+    delay: float = BACKOFF_SECONDS * 2 ** min(failures, 16)
     return min(BACKOFF_CAP_SECONDS, delay)
 
 

@@ -363,6 +363,7 @@ class Job:
         state: what it is doing now, with that state's data.
         queued_at: when it was submitted.
         attempts: the attempts that have ended, oldest first.
+        forgiven: so many of them, the oldest, were before the user asked for new tries.
         estimate: what to reserve for it.
         profile: what it uses, where known.
         progress: how far the running attempt is.
@@ -373,6 +374,7 @@ class Job:
     queued_at: float
     estimate: Estimate
     attempts: tuple[Attempt, ...] = ()
+    forgiven: int = 0
     profile: Profile | None = None
     progress: Progress | None = None
 

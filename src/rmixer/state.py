@@ -34,6 +34,9 @@ OUT_OF_MEMORY_GROWTH = 1.5
 #: A sibling's profile counts this much for the other members of a family.
 FAMILY_CONFIDENCE = 0.5
 
+#: Sources of an estimate that a measurement may lower.
+_GUESSED = ("default", "hint")
+
 Interruption = Literal["no", "graceful", "forced"]
 
 
@@ -50,7 +53,12 @@ class RunState:
     finished: ev.Finished | None = None
 
     def apply(self, event: ev.Event) -> None:
-        """Take one event in. An event about an attempt that is not current changes nothing."""
+        """Take one event in. An event about an attempt that is not current changes nothing.
+
+        Nor does anything that comes after the run has finished, unless it is resumed.
+        """
+        if self.finished is not None and not isinstance(event, ev.Resumed):
+            return
         self.at = max(self.at, event.at)
         change = _CHANGES.get(type(event))
         if change is not None:  # others only say that something happened; decisions follow
@@ -102,7 +110,9 @@ class RunState:
                 if isinstance(job.state, Final) and job.state.name != StateName.SUCCEEDED:
                     attempts = tuple(replace(a, counted=False) for a in job.attempts)
                     state = Pending(Reason("Submitted"), since=event.at)
-                    self.jobs[job.id] = replace(job, state=state, attempts=attempts)
+                    self.jobs[job.id] = replace(
+                        job, state=state, attempts=attempts, forgiven=len(attempts)
+                    )
 
     def _submit(self, event: ev.Submitted) -> None:
         profile = event.profile or self._family_profile(event.spec)
@@ -172,6 +182,7 @@ class RunState:
             state = Final(event.outcome, at=event.at)
         estimate = _after(job, event.outcome, self.node)
         self.jobs[job.id] = replace(job, state=state, attempts=attempts, estimate=estimate)
+        self._warn_siblings(job, event.outcome.memory_peak_bytes)
 
     def _learn(self, event: ev.Profiled) -> None:
         job = self.current(event.job, event.token)
@@ -182,7 +193,10 @@ class RunState:
         if state.name == StateName.PROFILING:
             state = replace(state, name=StateName.RUNNING)
         estimate = _learned(job, event.profile.memory, self.node)
-        self.jobs[job.id] = replace(job, state=state, profile=event.profile, estimate=estimate)
+        profile = event.profile
+        if profile.solo_seconds is None and job.profile is not None:
+            profile = replace(profile, solo_seconds=job.profile.solo_seconds)
+        self.jobs[job.id] = replace(job, state=state, profile=profile, estimate=estimate)
         for sibling in self._siblings(job):
             if sibling.profile is None or sibling.profile.confidence <= FAMILY_CONFIDENCE:
                 profile = replace(event.profile, confidence=FAMILY_CONFIDENCE)
@@ -205,13 +219,28 @@ class RunState:
             if needed > job.estimate.memory:
                 estimate = replace(job.estimate, memory=needed, source="measured")
                 self.jobs[job.id] = replace(job, estimate=estimate)
+            self._warn_siblings(job, event.memory)
+
+    def _warn_siblings(self, job: Job, peak: int) -> None:
+        """What one member of a family was seen to need, none of the others gets less."""
+        for sibling in self._siblings(job):
+            needed = min(int(peak * MEMORY_MARGIN), self.node.memory)
+            if needed > sibling.estimate.memory:
+                estimate = replace(sibling.estimate, memory=needed, source="measured")
+                self.jobs[sibling.id] = replace(sibling, estimate=estimate)
 
 
 def _learned(job: Job, peak: int, node: Node) -> Estimate:
-    """The reservation once a peak was seen. The user's hint stays if it is larger."""
+    """The reservation once a peak was seen. The user's hint stays if it is larger.
+
+    Only a guess is lowered. What was measured before, in a whole run or up to an out-of-memory end,
+    counts: the job may come to it later than it was looked at now.
+    """
     if not peak:
         return job.estimate
     needed = max(int(peak * MEMORY_MARGIN), job.spec.memory or 0)
+    if job.estimate.source not in _GUESSED and needed <= job.estimate.memory:
+        return job.estimate
     return replace(job.estimate, memory=min(needed, node.memory), source="measured")
 
 
