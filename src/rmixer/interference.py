@@ -91,6 +91,27 @@ def predict_rates(profiles: Sequence[Profile], sharing: Sharing) -> Array:
     return rates
 
 
+def predict_with_each(
+    profiles: Sequence[Profile], candidates: Sequence[Profile], sharing: Sharing
+) -> Array:
+    """The rates of a set with each of several candidates beside it, solved at once.
+
+    Args:
+        profiles: the set.
+        candidates: each joins it alone.
+        sharing: the machine.
+
+    Returns:
+        [candidates, jobs + 1] rates; the candidate's own is the last of its row.
+    """
+    rows = [[*profiles, candidate] for candidate in candidates]
+    if not rows:
+        return np.zeros((0, len(profiles) + 1))
+    demand = [_matrix([p.demand for p in row], sharing.stations, missing=0.0) for row in rows]
+    grain = [_matrix([p.granularity for p in row], sharing.stations, missing=1.0) for row in rows]
+    return solve(np.stack(demand), np.stack(grain), sharing)
+
+
 def _matrix(
     rows: Sequence[Mapping[str, float]], stations: Sequence[Station], missing: float
 ) -> Array:

@@ -101,15 +101,28 @@ class Plan:
         held = self._held.get(job.id)
         if held is None:
             raise OverbookedError(f"job {job.spec.name!r} has no place to rebook")
-        self._book(held, -1)
-        reason = self.lacks(placement)
+        reason = self.lacks_to_rebook(job, placement)
         if reason is not None:
-            self._book(held, 1)
             raise OverbookedError(f"job {job.spec.name!r} cannot be rebooked: {reason}")
+        self._book(held, -1)
         self._book(placement, 1)
         self._held[job.id] = placement
         if placement != held:
             self.rebooked[job.id] = placement
+
+    def lacks_to_rebook(self, job: Job, placement: Placement) -> Reason | None:
+        """Why a job that has a place cannot have this one instead, or None if it can.
+
+        It can always keep what it has or give some of it back, also where the machine has become
+        smaller since it was placed.
+        """
+        held = self._held[job.id]
+        if _is_part_of(placement, held):
+            return None
+        self._book(held, -1)
+        reason = self.lacks(placement)
+        self._book(held, 1)
+        return reason
 
     def wait(self, job: Job, reason: Reason) -> None:
         """Say why a pending job does not start now."""
@@ -126,7 +139,7 @@ class Plan:
             return Reason("GpuMemory", placement.device_memory, free_device)
         if placement.cpu > self.free_cpu:
             return Reason("Cpu", placement.cpu, max(0.0, self.free_cpu))
-        share = _share(placement)
+        share = core_share(placement)
         for core in placement.cores:
             if share > self.free_cores.get(core, 0.0):
                 return Reason(
@@ -150,14 +163,24 @@ class Plan:
         self.free_memory -= sign * placement.memory
         if placement.device in self.free_device_memory:
             self.free_device_memory[placement.device] -= sign * placement.device_memory
-        share = _share(placement)
+        share = core_share(placement)
         for core in placement.cores:
             if core in self.free_cores:
                 self.free_cores[core] = round(self.free_cores[core] - sign * share, 3)
 
 
-def _share(placement: Placement) -> float:
+def core_share(placement: Placement) -> float:
+    """What a pinned placement books on each of its cores; 0 where it is not pinned."""
     return round(placement.cpu / len(placement.cores), 3) if placement.cores else 0.0
+
+
+def _is_part_of(placement: Placement, held: Placement) -> bool:
+    return (
+        placement.device == held.device
+        and placement.resources.fits_in(held.resources)
+        and set(placement.cores) <= set(held.cores)
+        and core_share(placement) <= core_share(held)
+    )
 
 
 def placement_of(job: Job) -> Placement:

@@ -17,10 +17,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from rmixer.interference import UNKNOWN, Sharing, host_sharing, predict_rates
+from rmixer.interference import (
+    UNKNOWN,
+    Sharing,
+    host_sharing,
+    predict_rates,
+    predict_with_each,
+)
 from rmixer.model import Job, Placement, Profile, Reason
-from rmixer.policies.base import Plan, Snapshot, device_memory, pick_device, placement_of
+from rmixer.policies.base import (
+    Plan,
+    Snapshot,
+    core_share,
+    device_memory,
+    pick_device,
+    placement_of,
+)
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
@@ -84,11 +98,19 @@ class _Company:
         self.plan.start(candidate.job, candidate.placement)
         self._admit(candidate.job, candidate.placement)
 
-    def rates(self, *more: _Use) -> list[float]:
-        """The rate of each, with more beside them."""
-        uses = [*self.uses, *more]
-        rates = predict_rates([use.profile for use in uses], self.sharing)
-        return [min(float(rate), use.cap) for rate, use in zip(rates, uses, strict=True)]
+    def rates(self) -> list[float]:
+        """The rate of each."""
+        rates = predict_rates([use.profile for use in self.uses], self.sharing)
+        return [min(float(rate), use.cap) for rate, use in zip(rates, self.uses, strict=True)]
+
+    def rates_with(self, candidates: Sequence[_Use]) -> list[list[float]]:
+        """For each candidate the rate of each, and last its own, if it alone joined them."""
+        profiles = [use.profile for use in self.uses]
+        rows = predict_with_each(profiles, [use.profile for use in candidates], self.sharing)
+        return [
+            [min(float(r), use.cap) for r, use in zip(row, [*self.uses, candidate], strict=True)]
+            for row, candidate in zip(rows, candidates, strict=True)
+        ]
 
     def is_new(self, job: Job) -> bool:
         """Whether nothing is known of the job, and none of its family is here to show it."""
@@ -138,54 +160,54 @@ class Complementary:
 
     def _best(self, company: _Company, pending: Sequence[Job]) -> _Candidate | None:
         """The job of the highest priority that can start with the largest gain."""
-        before = company.rates()
-        chosen: dict[tuple[object, ...], _Candidate | Reason] = {}
         best: _Candidate | None = None
-        for job in pending:
-            if best is not None and job.spec.priority < best.job.spec.priority:
+        for _, members in groupby(pending, key=lambda job: job.spec.priority):
+            if best is None:
+                candidates = self._candidates(company, list(members), len(pending))
+                best = _choose(company, candidates)
+                continue
+            for job in members:
                 detail = f"{best.job.spec.name} goes first"
                 company.plan.wait(job, Reason("Priority", detail=detail))
-                continue
-            key = _alike(job)
-            if key not in chosen:
-                chosen[key] = self._candidate(company, job, len(pending), before)
-            found = chosen[key]
-            if isinstance(found, Reason):
-                company.plan.wait(job, found)
-                continue
-            candidate = replace(found, job=job)
-            if best is None or _is_better(company, candidate, best):
-                best = candidate
         return best
 
-    def _candidate(
-        self, company: _Company, job: Job, waiting: int, before: Sequence[float]
-    ) -> _Candidate | Reason:
-        """Where the job would run and what that gains, or why it cannot run now."""
-        plan = company.plan
-        threads = job.spec.threads or _share_of_cores(plan, waiting)
-        profile = _belief(job, threads)
-        placement = self._place(plan, job, threads, profile)
-        if isinstance(placement, Reason):
-            return placement
-        rates = company.rates(_use(job, placement))
-        gain = sum(rates) - sum(before)
-        slowed = [now for now, was in zip(rates, before, strict=False) if now < was - _NOISE]
-        worst = min(gain, rates[-1], *slowed)
-        if company.uses and worst < self.floor:
-            return Reason("Interference", max(0.0, worst), self.floor)
-        return _Candidate(job, placement, gain)
+    def _candidates(self, company: _Company, jobs: Sequence[Job], waiting: int) -> list[_Candidate]:
+        """Those that could start now, with what each would gain; of the others says why not."""
+        places: dict[tuple[object, ...], Placement | Reason] = {}
+        uses: dict[tuple[object, ...], _Use] = {}
+        for job in jobs:
+            if (key := _alike(job)) not in places:
+                places[key] = place = self._place(company.plan, job, waiting)
+                if isinstance(place, Placement):
+                    uses[key] = _use(job, place)
+        rates = dict(zip(uses, company.rates_with(list(uses.values())), strict=True))
+        before = company.rates()
+        candidates = []
+        for job in jobs:
+            key = _alike(job)
+            place = places[key]
+            if isinstance(place, Placement):
+                worst = _worst(before, rates[key]) if company.uses else math.inf
+                if worst >= self.floor:
+                    gain = sum(rates[key]) - sum(before)
+                    candidates.append(_Candidate(job, place, gain))
+                    continue
+                place = Reason("Interference", max(0.0, worst), self.floor)
+            company.plan.wait(job, place)
+        return candidates
 
-    def _place(self, plan: Plan, job: Job, threads: int, profile: Profile) -> Placement | Reason:
+    def _place(self, plan: Plan, job: Job, waiting: int) -> Placement | Reason:
         """A pinned placement with what the job uses booked, else with the rest of a core."""
+        threads = job.spec.threads or _share_of_cores(plan, waiting)
         blank = _blank(plan, job, threads)
-        wanted = booking(profile, threads)
+        wanted = booking(_belief(job, threads), threads)
         for cpu in (wanted, *_remainders(plan, threads, wanted, self.floor)):
             placement = replace(blank, cpu=cpu, cores=plan.pick_cores(threads, cpu))
             if placement.cores and plan.lacks(placement) is None:
                 return placement
-        free = max(plan.free_cores.values(), default=0.0)
-        return plan.lacks(replace(blank, cpu=wanted)) or Reason("Cpu", wanted / threads, free)
+        free = sorted(plan.free_cores.values(), reverse=True)[:threads]
+        room = max(0.0, free[-1]) if len(free) == threads else 0.0
+        return plan.lacks(replace(blank, cpu=wanted)) or Reason("Cpu", wanted / threads, room)
 
 
 def _blank(plan: Plan, job: Job, threads: int) -> Placement:
@@ -219,11 +241,14 @@ def _rebook_by_use(plan: Plan) -> None:
         if growth <= 0:
             plan.rebook(job, placement)
             continue
-        room = [plan.free_cores[core] + held.cpu / len(held.cores) for core in held.cores]
-        cpu = min(placement.cpu, held.cpu + plan.free_cpu, len(room) * min(room))
-        grown = replace(held, cpu=math.floor(1000 * cpu) / 1000)
-        if grown.cpu > held.cpu:
-            plan.rebook(job, grown)
+        share = core_share(held)
+        room = min(plan.free_cores.get(core, 0.0) + share for core in held.cores)
+        cpu = min(placement.cpu, held.cpu + plan.free_cpu, len(held.cores) * room)
+        for size in (cpu, len(held.cores) * math.floor(1000 * cpu / len(held.cores)) / 1000):
+            grown = replace(held, cpu=math.floor(1000 * size) / 1000)
+            if grown.cpu > held.cpu and plan.lacks_to_rebook(job, grown) is None:
+                plan.rebook(job, grown)
+                break
 
 
 def _remainders(plan: Plan, threads: int, wanted: float, floor: float) -> tuple[float, ...]:
@@ -271,7 +296,12 @@ def _alike(job: Job) -> tuple[object, ...]:
         spec.threads,
         job.spec.gpus,
         job.estimate,
-        job.profile and (tuple(sorted(job.profile.demand.items())), job.profile.threads),
+        job.profile
+        and (
+            tuple(sorted(job.profile.demand.items())),
+            tuple(sorted(job.profile.granularity.items())),
+            job.profile.threads,
+        ),
     )
 
 
@@ -292,12 +322,19 @@ def expected_seconds(job: Job) -> float:
     return profile.startup_seconds + total * profile.step_seconds
 
 
-def _is_better(company: _Company, candidate: _Candidate, best: _Candidate) -> bool:
-    """More gain; among equals one of a family that nothing is known of, then the longer."""
-    difference = candidate.gain - best.gain
-    if abs(difference) > _SAME_GAIN:
-        return difference > 0
-    return _rank(company, candidate.job) > _rank(company, best.job)
+def _choose(company: _Company, candidates: Sequence[_Candidate]) -> _Candidate | None:
+    """The most gain; among equals one of a family that nothing is known of, then the longest."""
+    if not candidates:
+        return None
+    most = max(candidate.gain for candidate in candidates)
+    equals = [candidate for candidate in candidates if candidate.gain >= most - _SAME_GAIN]
+    return max(equals, key=lambda candidate: _rank(company, candidate.job))
+
+
+def _worst(before: Sequence[float], after: Sequence[float]) -> float:
+    """The least of what a candidate gains, of its own rate, and of the rates that it lowers."""
+    slowed = [now for now, was in zip(after, before, strict=False) if now < was - _NOISE]
+    return min(sum(after) - sum(before), after[-1], *slowed)
 
 
 def _rank(company: _Company, job: Job) -> tuple[bool, float]:
