@@ -19,8 +19,10 @@ WINDOW_SECONDS = 2.5
 #: A program without a progress page is taken to have started up after so many seconds of its own,
 #: those in which it had to wait for a core not counted.
 STARTUP_SECONDS = 4.0
-#: Steps that a window needs before a time per step is believed.
+#: Steps that a window needs before a time per step is believed; it grows until it has them.
 MIN_STEPS = 5
+#: A job of very long steps is judged by what it uses in a window of this length.
+LONGEST_WINDOW_SECONDS = 20.0
 #: A demand that moved by this much is reported again: the job does something else now.
 CHANGE = 0.2
 #: Bytes per second at which storage is taken to be busy; a plain SATA disk of today.
@@ -72,9 +74,11 @@ class LiveProfiler:
             return None
         if sighting.at - self._base.at < WINDOW_SECONDS:
             return None
+        if _has_few_steps(self._base, sighting):
+            return None
         base, self._base = self._base, sighting
         profile = self._judge(base, sighting)
-        if profile is None or (self._last is not None and not _is_news(self._last, profile)):
+        if self._last is not None and not _is_news(self._last, profile):
             return None
         self._last = profile
         return profile
@@ -83,7 +87,6 @@ class LiveProfiler:
         """Whether the job is past its start-up, and in the phase that counts."""
         elapsed = sighting.at - self.started_at
         if sighting.page is None:
-            self._startup = STARTUP_SECONDS
             delay = sighting.counters.run_delay_seconds / max(1, sighting.threads)
             return elapsed - delay >= STARTUP_SECONDS
         if sighting.page["phase"] != progress_page.TRAINING or not sighting.page["first_step_at"]:
@@ -93,7 +96,7 @@ class LiveProfiler:
             self._startup = elapsed
         return True
 
-    def _judge(self, before: Sighting, now: Sighting) -> Profile | None:
+    def _judge(self, before: Sighting, now: Sighting) -> Profile:
         wall = now.at - before.at
         delay = now.counters.run_delay_seconds - before.counters.run_delay_seconds
         threads = max(1, now.threads)
@@ -106,14 +109,13 @@ class LiveProfiler:
             "storage": min(1.0, read / alone / STORAGE_BYTES_PER_SECOND),
         }
         steps = _steps(now) - _steps(before)
-        if now.page is not None and steps < MIN_STEPS:
-            return None
+        startup = STARTUP_SECONDS if self._startup is None else self._startup
         return Profile(
             threads=threads,
             step_seconds=alone / steps if steps else None,
             demand={name: round(share, 3) for name, share in demand.items()},
             total_steps=int(now.page["total_steps"]) if now.page is not None else 0,
-            startup_seconds=self._startup or 0.0,
+            startup_seconds=startup,
             memory=now.rss_peak_bytes,
             source="live",
         )
@@ -131,6 +133,13 @@ class LiveProfiler:
 
 def _steps(sighting: Sighting) -> int:
     return int(sighting.page["step"]) if sighting.page is not None else 0
+
+
+def _has_few_steps(before: Sighting, now: Sighting) -> bool:
+    """Whether to wait for more steps before the window is judged."""
+    if now.page is None or now.at - before.at >= LONGEST_WINDOW_SECONDS:
+        return False
+    return _steps(now) - _steps(before) < MIN_STEPS
 
 
 def _is_news(last: Profile, now: Profile) -> bool:
