@@ -256,6 +256,8 @@ def test_a_deadline_that_passed_while_nobody_watched() -> None:
     driver = Driver(job("a", timeout_seconds=5))
     driver.at = 60
     actions = driver.tell(driver.make(ev.Resumed, node=TWO_CORES))
+    actions += driver.wake()
+    assert driver.at == 60
     assert [s.outcome.state for s in kinds(actions, ev.Stopping)] == [StateName.TIMEOUT]
 
 
@@ -349,3 +351,123 @@ def test_an_empty_run_is_over_at_once() -> None:
     driver = Driver()
     assert driver.core.state.finished is not None
     assert exit_code(driver.core.state) == 0
+
+
+def test_only_failures_make_a_job_wait_longer() -> None:
+    """Lost and interrupted attempts do not double the back-off; a user's new tries reset it."""
+    driver = Driver(job("a", retries=1))
+    for _ in range(8):
+        driver.about(ev.Lost, "a", message="", ran=False)
+    for tries in ("first", "after --retry-failed"):
+        driver.ends("a", BAD)
+        before = driver.at
+        driver.wake()
+        assert driver.at - before == 1.0, tries
+        driver.ends("a", BAD)
+        assert driver.states()["a"] == StateName.FAILED
+        driver.tell(driver.make(ev.Resumed, node=TWO_CORES, retry_failed=True))
+
+
+def test_retry_failed_gives_new_tries_after_out_of_memory_too() -> None:
+    """A job that ran out of memory for good has, when asked for, as many tries as at first."""
+    driver = Driver(job("a"))
+    for _ in range(2):
+        for _ in range(2):
+            driver.ends("a", OOM)
+            driver.wake()
+        driver.ends("a", OOM)
+        assert driver.states()["a"] == StateName.OUT_OF_MEMORY
+        driver.tell(driver.make(ev.Resumed, node=TWO_CORES, retry_failed=True))
+    assert isinstance(driver.core.state.jobs["a"].state, Active)
+
+
+def test_what_was_learned_by_running_out_is_not_forgotten() -> None:
+    """A glance at the first steps of the next attempt does not take its room away again."""
+    driver = Driver(job("a"))
+    driver.ends("a", OOM)
+    driver.wake()
+    driver.about(ev.Profiled, "a", profile=Profile(demand={"cores": 1.0}, memory=5))
+    assert driver.core.state.jobs["a"].estimate.memory == 48
+    assert driver.core.state.active[0].state.attempt.placement.memory == 48
+
+
+def test_a_guess_is_lowered_and_a_hint_is_not() -> None:
+    """The default gives way to what is measured, down too; what the user said is kept."""
+    shown = Profile(demand={"cores": 1.0}, memory=5)
+    for hint, reserved in ((None, 6), (30, 30)):
+        driver = Driver(job("a", memory=hint))
+        driver.about(ev.Profiled, "a", profile=shown)
+        assert driver.core.state.jobs["a"].estimate.memory == reserved
+
+
+@pytest.mark.parametrize("how", ["grew", "ended"])
+def test_siblings_are_warned_of_a_peak(how: str) -> None:
+    """A peak that one member reaches late is reserved for the members that wait."""
+    driver = Driver(job("a", family="f"), job("b", family="f"), job("c"), policy=Sequential())
+    if how == "grew":
+        driver.about(ev.MemoryGrew, "a", memory=50)
+    else:
+        driver.ends("a", Outcome(state=StateName.SUCCEEDED, memory_peak_bytes=50))
+    jobs = driver.core.state.jobs
+    assert (jobs["b"].estimate.memory, jobs["c"].estimate.memory) == (60, 10)
+
+
+def test_jobs_without_a_family_are_profiled_each() -> None:
+    """Two programs that have nothing in common are both PROFILING."""
+    driver = Driver(job("a"), job("b"))
+    assert set(driver.states().values()) == {StateName.PROFILING}
+
+
+def test_a_very_long_chain_falls() -> None:
+    """More jobs than Python nests calls, each behind the one before, end with the first; none is left."""
+    chain = [job("0"), *(job(str(i), after=(str(i - 1),)) for i in range(1, 1200))]
+    driver = Driver(*chain)
+    driver.ends("0", BAD)
+    assert set(driver.states().values()) == {StateName.FAILED, StateName.CANCELLED}
+    assert driver.core.state.finished is not None
+
+
+def test_news_after_the_end_change_nothing() -> None:
+    """A second Ctrl-C that comes too late is in the log and changes no replay of it."""
+    driver = Driver(job("a"))
+    driver.ends("a", OK)
+    late = driver.make(ev.Interrupted, force=True)
+    assert not driver.tell(late)
+    driver.core.state.apply(late)
+    assert exit_code(driver.core.state) == 0
+
+
+def test_a_cancelled_job_stays_cancelled_through_ctrl_c() -> None:
+    """An interruption does not bring back what the user has cancelled."""
+    driver = Driver(job("a"))
+    driver.tell(driver.make(ev.CancelRequested, job="a"))
+    driver.tell(driver.make(ev.Interrupted))
+    driver.tell(driver.make(ev.Interrupted, force=True))
+    driver.ends("a", BAD)
+    assert driver.states()["a"] == StateName.CANCELLED
+
+
+def test_no_wake_is_lost() -> None:
+    """With one Woke at the earliest time asked for, every deadline is met at its time."""
+    driver = Driver(
+        job("slow", timeout_seconds=30), job("fast", timeout_seconds=10), grace_seconds=5
+    )
+    for at, stopped in ((10, "fast"), (15, "fast"), (30, "slow"), (35, "slow")):
+        asked = driver.wake()
+        assert driver.at == at
+        assert stopped in [s.job for s in kinds(asked, ev.Stopping)]
+        if at == 15:
+            driver.ends("fast", BAD, after=1)
+
+
+@pytest.mark.parametrize("cores", [(0,), (7, 8)], ids=["fewer", "others"])
+def test_resumed_on_a_smaller_machine(cores: tuple[int, ...]) -> None:
+    """What runs on, on cores and memory that are no longer ours, is kept; nothing joins it."""
+    driver = Driver(job("a", memory=60), job("b", memory=30), job("c"), policy=Complementary())
+    smaller = Node(cores=cores, memory=20)
+    driver.tell(driver.make(ev.Resumed, node=smaller))
+    shown = Profile(demand={"cores": 0.3}, memory=5)
+    assert not kinds(driver.about(ev.Profiled, "a", profile=shown), ev.Placed)
+    driver.ends("a", OK)
+    driver.ends("b", OK)
+    assert [j.id for j in driver.core.state.active] == ["c"]
