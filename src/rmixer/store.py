@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _BUSY_SECONDS = 2.0
+#: A database that could not answer so many times in a row is not asked again.
+_PATIENCE = 3
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
   token TEXT PRIMARY KEY,
@@ -87,6 +89,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._usable = True
+        self._failures = 0
         self._attempt(lambda db: db.executescript(_SCHEMA), None)
 
     def record(self, facts: AttemptFacts) -> None:
@@ -165,15 +168,26 @@ class Store:
             return otherwise
         try:
             with self._connect() as database:
-                return work(database)
-        except sqlite3.OperationalError as error:
-            logger.warning("%s: %s; going on without it", self.path, error)
+                answer = work(database)
         except sqlite3.DatabaseError as error:
-            self._set_aside(error)
+            if type(error) is sqlite3.DatabaseError:  # the others say what was asked, not the file
+                self._set_aside(error)
+            else:
+                self._fail(str(error))
         except OSError as error:
-            logger.warning("%s: %s; going on without it", self.path, error.strerror)
             self._usable = False
+            self._fail(error.strerror or str(error))
+        else:
+            self._failures = 0
+            return answer
         return otherwise
+
+    def _fail(self, why: str) -> None:
+        """Go on without an answer; after a few in a row without the database."""
+        self._failures += 1
+        if self._failures >= _PATIENCE:  # each may have waited for a lock
+            self._usable = False
+        logger.warning("%s: %s; going on without it", self.path, why)
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
@@ -189,6 +203,8 @@ class Store:
         damaged = self.path.with_name(self.path.name + ".damaged")
         try:
             self.path.replace(damaged)
+            for suffix in ("-wal", "-shm"):  # they belong to the old one; a new one would read them
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             with self._connect() as database:
                 database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error):
