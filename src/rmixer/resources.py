@@ -114,7 +114,7 @@ def format_bytes(count: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Seconds for people: ``4.2 s``, ``3:07``, ``1:02:09``."""
-    if seconds < 60:  # noqa: PLR2004
+    if round(seconds, 1) < 60:  # noqa: PLR2004
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
