@@ -8,18 +8,15 @@ from rmixer.monitor.machine import (
     usable_memory,
 )
 from rmixer.monitor.processes import (
-    Counters,
     ProcessFinder,
     ProcessInfo,
-    TreeMeter,
-    TreeSample,
     boot_id,
     descendants,
     process_table,
     read_process,
-    sample_tree,
     trees,
 )
+from rmixer.monitor.usage import Counters, TreeMeter, TreeSample, sample_tree
 
 __all__ = [
     "Counters",
