@@ -63,3 +63,51 @@ def test_no_schedule_beats_it(lengths: list[float]) -> None:
         for sides in itertools.product((0, 1), repeat=len(lengths))
     )
     assert makespan_bound([cpu(length) for length in lengths], {"cores": 2}).seconds <= best + 1e-9
+
+
+choices = st.lists(st.tuples(st.floats(0.5, 20), st.floats(0.5, 20)), min_size=1, max_size=5)
+
+
+def either_way(on_cpu: float, on_gpu: float) -> dict[str, Load]:
+    return {
+        "cpu": Load(solo_seconds=on_cpu, work={"cores": on_cpu}),
+        "gpu": Load(solo_seconds=on_gpu, work={"gpu": on_gpu}),
+    }
+
+
+@given(choices)
+@settings(max_examples=40, deadline=None)
+def test_no_choice_of_devices_beats_it(jobs: list[tuple[float, float]]) -> None:
+    """Each job on the core or on the GPU, all choices tried: the best takes at least the limit."""
+    best = min(
+        max(sum(job[side] for job, side in zip(jobs, sides, strict=True) if side == s) for s in (0, 1))
+        for sides in itertools.product((0, 1), repeat=len(jobs))
+    )  # fmt: skip
+    bound = makespan_bound([either_way(*job) for job in jobs], {"cores": 1, "gpu": 1})
+    assert 0 < bound.seconds <= best + 1e-6
+
+
+@given(choices)
+@settings(max_examples=40, deadline=None)
+def test_the_program_finds_the_fractional_optimum(jobs: list[tuple[float, float]]) -> None:
+    """Two devices, work that can be split: sorted by advantage, one threshold is optimal."""
+    order = sorted(jobs, key=lambda job: job[0] / job[1])
+    best = float("inf")
+    for split in range(len(order)):
+        cpu_before = sum(job[0] for job in order[:split])
+        gpu_after = sum(job[1] for job in order[split + 1 :])
+        on_cpu, on_gpu = order[split]
+        share = min(1.0, max(0.0, (gpu_after + on_gpu - cpu_before) / (on_cpu + on_gpu)))
+        best = min(best, max(cpu_before + share * on_cpu, gpu_after + (1 - share) * on_gpu))
+    loads = [
+        {d: Load(solo_seconds=0.0, work=load.work) for d, load in either_way(*job).items()}
+        for job in jobs
+    ]
+    found = makespan_bound(loads, {"cores": 1, "gpu": 1})
+    assert found.seconds == pytest.approx(best, rel=1e-6)
+
+
+def test_a_long_job_is_split_at_most_over_its_own_time() -> None:
+    """However many devices are free, a job takes its own time on the faster one."""
+    found = makespan_bound([either_way(30.0, 20.0)], {"cores": 8, "gpu": 8})
+    assert (found.seconds, found.bottleneck) == (pytest.approx(20.0), LONGEST_JOB)

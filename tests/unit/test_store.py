@@ -128,3 +128,49 @@ def test_reservations(
     assert (estimate.memory, estimate.source) == (memory, source)
     (admitted,) = admit([spec], NODE, store)
     assert admitted.estimate == estimate
+
+
+def test_it_is_in_wal_mode(store: Store) -> None:
+    """A report can be read while a run writes."""
+    with sqlite3.connect(store.path) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()
+
+
+def test_a_lock_that_stays_is_waited_for_a_few_times_only(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of jobs do not each wait for it: after three warnings the run goes on without."""
+    monkeypatch.setattr("rmixer.store._BUSY_SECONDS", 0.01)
+    holder = sqlite3.connect(store.path)
+    holder.execute("BEGIN EXCLUSIVE")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            store.record(FACTS)
+    holder.rollback()
+    holder.close()
+    assert len(caplog.records) == 3
+    assert store.memory_peak("s1", "f1") is None
+
+
+def test_a_damaged_files_log_is_not_read_into_the_new_one(tmp_path: Path) -> None:
+    """What a crash left in the write-ahead log of a damaged file goes with that file."""
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"no database " * 1000)
+    leftover = tmp_path / "store.sqlite-wal"
+    leftover.write_bytes(b"old pages")
+    store = Store(path)
+    store.record(FACTS)
+    assert store.memory_peak("s1", "f1") == 700
+    assert not leftover.exists() or leftover.read_bytes() != b"old pages"
+
+
+def test_a_question_that_is_wrong_does_not_cost_the_file(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that the schema refuses is warned of; the rows that are there stay."""
+    store.record(FACTS)
+    with caplog.at_level(logging.WARNING):
+        store.record(replace(FACTS, token="t9", signature=None))  # type: ignore[arg-type]
+    assert "NOT NULL" in caplog.text
+    assert store.memory_peak("s1", "f1") == 700

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from rmixer import interference
+from rmixer.interference import solve
 from rmixer.model import Job, Placement, Profile
 from rmixer.policies.complementary import Complementary, booking, expected_seconds
 from rmixer.resources import GIB
@@ -134,3 +138,77 @@ def test_options_out_of_range(options: dict[str, float]) -> None:
     """The message names the policy, the option, and the range."""
     with pytest.raises(ValueError, match=r"policy complementary: .* from 0 to below 1"):
         Complementary(**options)
+
+
+def test_a_decision_costs_one_solve_per_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 300 jobs of 300 different profiles the model is not solved for each of them apart."""
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return solve(*arguments)
+
+    monkeypatch.setattr(interference, "solve", counted)
+    pending = [make_job(f"j{i}", profile=uses(0.3 + i / 1000)) for i in range(300)]
+    plan = Complementary().plan(make_snapshot(pending, cores=4, memory=512 * GIB))
+    assert len(plan.starts) >= 8
+    assert len(calls) <= 2 * (len(plan.starts) + 1)
+
+
+def test_reasons_of_two_threads_name_what_lacks() -> None:
+    """Of two cores one is nearly taken: the number is that core's room, below what is needed."""
+    busy = [running("a", (0,), 0.9, uses(0.9))]
+    plan = Complementary().plan(
+        make_snapshot(
+            [make_job("b", threads=2, profile=Profile(demand={"cores": 1.0}, threads=2))], busy
+        )
+    )
+    assert str(plan.waits["b"]) == "Cpu(0.5>0.1 cores)"
+
+
+def test_granularity_tells_jobs_apart() -> None:
+    """Two jobs that differ in granularity alone are judged each by its own."""
+    busy = [running("a", (0,), 0.2, uses(0.2, storage=0.5))]
+    fine, coarse = (
+        make_job(
+            name,
+            profile=Profile(demand={"cores": 0.2, "storage": 0.5}, granularity={"storage": grain}),
+        )
+        for name, grain in (("fine", 0.02), ("coarse", 1.0))
+    )
+    plan = Complementary().plan(make_snapshot([fine, coarse], busy))
+    assert set(plan.starts) == {"coarse"}
+    assert plan.waits["fine"].code == "Interference"
+
+
+def test_equals_are_equal_to_the_best() -> None:
+    """A row of jobs, each a little worse and longer than the one before, does not win by its end."""
+    busy = [running("a", (0,), 0.5, uses(0.5, storage=0.6))]
+    ladder = [
+        make_job(
+            f"j{i}",
+            profile=Profile(
+                demand={"cores": 0.9, "storage": 0.1 * i}, step_seconds=1.0, total_steps=10 * i
+            ),
+        )
+        for i in range(1, 9)
+    ]
+    found = starts(ladder, busy)
+    assert next(iter(found)) in {"j1", "j2"}
+
+
+def test_a_low_priority_job_waits_its_turn() -> None:
+    """While a more urgent one can start, the rest waits for it, and says so."""
+    urgent = make_job("urgent", priority=1, profile=uses(1.0))
+    later = make_job("later", profile=uses(0.1))
+    plan = Complementary().plan(make_snapshot([later, urgent], cores=1))
+    assert set(plan.starts) == {"urgent"}
+    assert plan.waits["later"].code == "Cpu"
+
+
+def test_what_runs_on_cores_that_are_gone_is_left_alone() -> None:
+    """The machine has become smaller: a running job gives back or keeps, it is never refused."""
+    for shown in (0.2, 3.0):
+        away = running("a", (5, 6), 1.5, uses(shown))
+        plan = Complementary().plan(make_snapshot([make_job("b")], [away], cores=1))
+        assert plan.rebooked.get("a", away.state.attempt.placement).cpu <= 1.5

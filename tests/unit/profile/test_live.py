@@ -108,3 +108,30 @@ def test_bandwidth_and_storage() -> None:
     assert found is not None
     assert found.demand["memory_bandwidth"] == pytest.approx(0.5)
     assert found.demand["storage"] == pytest.approx(0.2)
+
+
+def test_long_steps_are_judged_once_there_are_enough() -> None:
+    """At one step in a second a window of a few is too short: it grows instead of starting anew."""
+    (profile,) = watch(LiveProfiler(0.0), 12, cpu=1.0, steps=1.0)
+    assert profile.step_seconds == pytest.approx(1.0)
+    (slow,) = watch(LiveProfiler(0.0), 60, cpu=1.0, steps=0.06)
+    assert slow.demand["cores"] == 1.0
+
+
+def test_a_page_that_comes_late() -> None:
+    """Before a job has written its page it is starting up; that time is not guessed."""
+    profiler = LiveProfiler(0.0)
+    for at in range(9):
+        assert profiler.see(Sighting(float(at), Counters(cpu_seconds=0.0), 1)) is None or at >= 7
+    found = watch(profiler, 8, cpu=0.5, steps=10.0, start=9)
+    assert found[0].startup_seconds == 9.0
+
+
+def test_a_family_of_processes_cannot_use_more_than_its_threads() -> None:
+    """Two threads given: whatever is counted, the demand is two cores at most."""
+    profiler, found = LiveProfiler(0.0), None
+    for at in range(12):
+        counters = Counters(cpu_seconds=3.7 * at)
+        found = profiler.see(Sighting(float(at), counters, 2, progress(10 * at))) or found
+    assert found is not None
+    assert (found.demand["cores"], found.threads) == (2.0, 2)
