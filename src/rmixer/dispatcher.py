@@ -108,7 +108,10 @@ class Dispatcher:
                     self._stop(job, INTERRUPTED, answer, force=force)
             case ev.Submitted():
                 answer.actions.append(ev.Wake(at=answer.at))  # plan once the batch is in
-            case ev.Woke() | ev.Resumed():
+            case ev.Resumed():
+                self._wake_at = None
+                answer.actions.append(ev.Wake(at=answer.at))  # times count once ends were heard
+            case ev.Woke():
                 self._wake_at = None
                 self._enforce_times(answer)
             case ev.MemoryGrew(job=id) | ev.Profiled(job=id):
@@ -129,7 +132,7 @@ class Dispatcher:
         if outcome.reason == INTERRUPTED.reason and outcome.state == INTERRUPTED.state:
             self._requeue(job, outcome, 0.0, counted=False, answer=answer)
         elif self._has_another_try(job, outcome):
-            counted = not _is_free(outcome)
+            counted = not _costs_nothing(job, outcome)
             self._requeue(job, outcome, _backoff(job, outcome), counted=counted, answer=answer)
         else:
             self._end(job, outcome, answer)
@@ -137,12 +140,7 @@ class Dispatcher:
     def _has_another_try(self, job: Job, outcome: Outcome) -> bool:
         if outcome.state == StateName.SUCCEEDED or not outcome.retryable:
             return False
-        if outcome.reason == NEVER_STARTED:
-            return True
-        if _is_free(outcome):
-            alike = [a for a in job.attempts[job.forgiven :] if _is_alike(a.outcome, outcome)]
-            return len(alike) + 1 < FREE_ATTEMPTS
-        return job.tries_used < job.spec.retries
+        return _costs_nothing(job, outcome) or job.tries_used < job.spec.retries
 
     def _requeue(
         self, job: Job, outcome: Outcome, delay: float, *, counted: bool, answer: _Answer
@@ -379,6 +377,14 @@ def _cancelled(reason: str, message: str) -> Outcome:
 def _is_free(outcome: Outcome) -> bool:
     """Whether an end was no failure of the job: out of memory, lost, or stopped by others."""
     return outcome.state in (StateName.OUT_OF_MEMORY, StateName.NODE_FAIL, StateName.PREEMPTED)
+
+
+def _costs_nothing(job: Job, outcome: Outcome) -> bool:
+    """Whether another attempt uses none of the job's tries: so it is a few times, if it is free."""
+    if outcome.reason == NEVER_STARTED:
+        return True
+    alike = [a for a in job.attempts[job.forgiven :] if _is_alike(a.outcome, outcome)]
+    return _is_free(outcome) and len(alike) + 1 < FREE_ATTEMPTS
 
 
 def _is_alike(before: Outcome | None, now: Outcome) -> bool:

@@ -471,3 +471,14 @@ def test_resumed_on_a_smaller_machine(cores: tuple[int, ...]) -> None:
     driver.ends("a", OK)
     driver.ends("b", OK)
     assert [j.id for j in driver.core.state.active] == ["c"]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_out_of_memory_comes_to_an_end_with_retries_too(retries: int) -> None:
+    """Two attempts are free, then each costs one of the job's tries; they do run out."""
+    driver = Driver(job("a", retries=retries))
+    for _ in range(2 + retries):
+        driver.ends("a", OOM)
+        driver.wake()
+    driver.ends("a", OOM)
+    assert driver.states()["a"] == StateName.OUT_OF_MEMORY
