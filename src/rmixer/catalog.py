@@ -37,6 +37,7 @@ _CHECKS = {
     "params": "rmixer.models.params:validate",
     "optimizer": "rmixer.train.optimizers_table:validate",
     "data": "rmixer.data.schema:validate",
+    "features": "rmixer.models.features:validate",
 }
 _WORDS = {"dataset": "data format"}
 
@@ -114,6 +115,14 @@ def check_data(data: Mapping[str, Any]) -> list[Problem]:
     return _check("data")(data)
 
 
+def check_features(model: str, data: Mapping[str, Any]) -> list[Problem]:
+    """What a ``data`` mapping without problems lacks for a model of ours; no file is read."""
+    check = cast(
+        "Callable[[str, Mapping[str, Any]], list[Problem]]", _imported(_CHECKS["features"])
+    )
+    return check(model, data)
+
+
 def parse_policy(text: str) -> tuple[str, dict[str, Option]]:
     """A policy as it is written: ``fixed:k=2,threads=1`` -> ``("fixed", {"k": 2, "threads": 1})``.
 
@@ -144,15 +153,25 @@ def build_policy(text: str) -> Any:
     """
     name, options = parse_policy(text)
     factory = load("policy", name)
-    parameters = inspect.signature(factory).parameters.values()
+    parameters = _parameters(text, factory)
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         known = [parameter.name for parameter in parameters]
         for key in options:
             if key not in known:
                 raise UnknownNameError(f"option of policy {name!r}:", key, known)
     try:
-        return factory(**options)
+        policy = factory(**options)
     except (TypeError, ValueError) as error:
+        raise UsageError(f"policy {text!r}: {error}") from error
+    if not callable(getattr(policy, "plan", None)):
+        raise UsageError(f"policy {text!r}: {name} is no policy: it makes nothing that has a plan")
+    return policy
+
+
+def _parameters(text: str, factory: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError) as error:  # not callable; or a built-in that does not tell
         raise UsageError(f"policy {text!r}: {error}") from error
 
 

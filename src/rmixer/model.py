@@ -48,7 +48,7 @@ FINAL_STATES = frozenset(
 
 ReasonCode = Literal[
     "Submitted", "Cpu", "HostMemory", "GpuMemory", "Interference", "Priority", "Dependency",
-    "HeldByUser", "Backoff", "DeviceDrained", "Profile", "Policy",
+    "HeldByUser", "Backoff", "DeviceDrained", "Policy", "Interrupted",
 ]  # fmt: skip
 
 

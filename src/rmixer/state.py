@@ -103,6 +103,7 @@ class RunState:
 
     def _resume(self, event: ev.Resumed) -> None:
         self.node = event.node
+        self._fit_to_node()
         self.finished = None
         self.interrupted = "no"
         if event.retry_failed:
@@ -113,6 +114,13 @@ class RunState:
                     self.jobs[job.id] = replace(
                         job, state=state, attempts=attempts, forgiven=len(attempts)
                     )
+
+    def _fit_to_node(self) -> None:
+        """What was learned may exceed a machine that has become smaller; a hint stays a hint."""
+        for job in list(self.jobs.values()):
+            limit = max(self.node.memory, job.spec.memory or 0)
+            if job.estimate.memory > limit:
+                self.jobs[job.id] = replace(job, estimate=replace(job.estimate, memory=limit))
 
     def _submit(self, event: ev.Submitted) -> None:
         profile = event.profile or self._family_profile(event.spec)
@@ -175,9 +183,7 @@ class RunState:
             attempts = (*attempts, ended)
         state: Pending | Final
         if isinstance(event, ev.Requeued):
-            delay = max(0.0, event.not_before - event.at)
-            reason = Reason("Backoff", delay) if delay else Reason("Submitted")
-            state = Pending(reason, since=event.at, not_before=event.not_before)
+            state = Pending(_reason(event), since=event.at, not_before=event.not_before)
         else:
             state = Final(event.outcome, at=event.at)
         estimate = _after(job, event.outcome, self.node)
@@ -228,6 +234,14 @@ class RunState:
             if needed > sibling.estimate.memory:
                 estimate = replace(sibling.estimate, memory=needed, source="measured")
                 self.jobs[sibling.id] = replace(sibling, estimate=estimate)
+
+
+def _reason(event: ev.Requeued) -> Reason:
+    """Why a job that has just ended an attempt waits."""
+    if event.not_before > event.at:
+        return Reason("Backoff", event.not_before - event.at)
+    interrupted = event.outcome.state == StateName.CANCELLED
+    return Reason("Interrupted" if interrupted else "Submitted")
 
 
 def _learned(job: Job, peak: int, node: Node) -> Estimate:

@@ -1,8 +1,7 @@
 """What outlives a run: measured peaks, profiles, solo times. SQLite in WAL mode.
 
 The store only makes the next run better; a run never fails for it. Where it is locked or damaged, a
-warning is logged and the run goes on with what it knows. All of it can be built again from the
-event logs.
+warning is logged and the run goes on with what it knows.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ BAD_FILES: dict[str, tuple[str, list[str]]] = {
     "unknown top key": ("jobz:\n  - name: a\n", ["jobz", "jobs"]),
     "unknown key": ("jobs:\n  - name: a\n    command: 'true'\n    retrys: 2", [
         "jobs.yaml:4", "retrys", "2", "retries"]),
-    "unknown model": ("jobs:\n  - name: a\n    model: dlmr\n    data: {format: generated, rows: 9}", [
+    "unknown model": ("jobs:\n  - name: a\n    model: dlmr\n    data: {format: generated, like: criteo, rows: 9}", [
         "jobs.yaml:3", "dlmr", "dlrm"]),
     "unknown optimizer": (
         ("jobs:\n  - name: a\n    model: dlrm\n    optimizer: {name: adagard}\n"
-        "    data: {format: generated, rows: 9}"), ["jobs.yaml:4", "adagard", "adagrad"]),
+        "    data: {format: generated, like: criteo, rows: 9}"), ["jobs.yaml:4", "adagard", "adagrad"]),
     "unknown policy": ("policy: complementry\njobs:\n  - {name: a, command: 'true'}", [
         "jobs.yaml:1", "complementry", "complementary"]),
     "unknown data format": (
@@ -43,10 +43,10 @@ BAD_FILES: dict[str, tuple[str, list[str]]] = {
         "jobs.yaml:4", "retries", "-1"]),
     "batch of zero": (
         ("jobs:\n  - name: a\n    model: dlrm\n    batch_size: 0\n"
-        "    data: {format: generated, rows: 9}"), ["jobs.yaml:4", "batch_size", "0"]),
+        "    data: {format: generated, like: criteo, rows: 9}"), ["jobs.yaml:4", "batch_size", "0"]),
     "negative learning rate": (
         ("jobs:\n  - name: a\n    model: dlrm\n    optimizer: {name: sgd, lr: -1}\n"
-        "    data: {format: generated, rows: 9}"), ["jobs.yaml:4", "lr", "-1"]),
+        "    data: {format: generated, like: criteo, rows: 9}"), ["jobs.yaml:4", "lr", "-1"]),
     "not a size": ("jobs:\n  - name: a\n    command: 'true'\n    memory: lots", [
         "jobs.yaml:4", "memory", "lots", "GiB"]),
     "duplicate names": ("jobs:\n  - {name: a, command: 'true'}\n  - {name: a, command: 'true'}", [
@@ -89,24 +89,12 @@ def place(tmp_path: Path) -> Iterator[Workplace]:
         yield made
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
-
-
 def assert_refused(place: Workplace, done: subprocess.CompletedProcess[str], code: int) -> None:
     """Refused with a message, before anything was started or written."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    assert not (place.directory / "runs").exists()
+    assert not list((place.directory / "runs").glob("*"))
     assert not place.left()
 
 
@@ -128,14 +116,10 @@ def test_one_bad_job_stops_all(place: Workplace) -> None:
     assert not place.diary
 
 
-@pytest.mark.parametrize("name", ["absent.yaml", ".", "binary.yaml", "closed.yaml"])
+@pytest.mark.parametrize("name", ["absent.yaml", ".", "binary.yaml", "/proc/self/mem"])
 def test_file_that_cannot_be_read(place: Workplace, name: str) -> None:
-    """Missing, a directory, not text, not allowed: the message names the file; exit 2."""
+    """Missing, a directory, not text, an error of the disk: the file is named; exit 2."""
     (place.directory / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01" * 9)
-    (place.directory / "closed.yaml").write_text("jobs: []")
-    (place.directory / "closed.yaml").chmod(0)
-    if name == "closed.yaml" and os.access(place.directory / name, os.R_OK):
-        pytest.skip("root can read everything")
     done = place.run("run", name)
     assert_refused(place, done, USAGE)
     assert name in done.stderr
@@ -190,11 +174,9 @@ def test_bad_option(place: Workplace, arguments: list[str], fragment: str) -> No
     """An option that is not right is named, with what would be; exit 2; nothing starts."""
     place.write(place.work("a"))
     done = place.run("run", "jobs.yaml", *arguments)
-    assert done.returncode == USAGE, done.stderr
+    assert_refused(place, done, USAGE)
     assert fragment in done.stderr
-    assert "Traceback" not in done.stderr
     assert not place.diary
-    assert not place.events()
 
 
 def fill(path: Path) -> None:

@@ -120,6 +120,8 @@ def test_build_policy_constructs_it() -> None:
         ("fixed:k=0", "k"),
         ("fixed:k=many", "k"),
         ("nope", "unknown policy 'nope'"),
+        ("os:getcwd", "os:getcwd is no policy"),
+        ("os:sep", "is not a callable object"),
     ],
 )
 def test_build_policy_refuses_options_that_are_not_right(text: str, message: str) -> None:

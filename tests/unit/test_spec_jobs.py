@@ -96,7 +96,7 @@ def test_every_key_reaches_the_job(folder: Path) -> None:
     job = read(
         folder,
         "jobs:\n"
-        f"  - {{name: a, model: din, data: {DATA}, steps: 7, seed: 3, epochs: 2, batch_size: 0x10,\n"
+        f"  - {{name: a, model: deepfm, data: {DATA}, steps: 7, seed: 3, epochs: 2, batch_size: 0x10,\n"
         "     device: GPU-5fd4b2b6-0000, gpus: 1, threads: 2, memory: 512MiB, gpu_memory: 2GB,\n"
         "     retries: 100, timeout: 01:30:00, priority: -5, env: {A: 1e-3}}\n",
     ).jobs[0]

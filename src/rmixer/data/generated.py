@@ -65,8 +65,10 @@ class Generated:
     def check(data: Mapping[str, Any]) -> list[Problem]:
         """The problems of its own keys."""
         problems: list[Problem] = []
-        if data.get("like") not in LIKE:
-            problems.append(("like", unknown_name("shape", str(data.get("like")), LIKE)))
+        if "like" not in data:
+            problems.append(("like", f"is missing; one of {', '.join(sorted(LIKE))}"))
+        elif data["like"] not in LIKE:
+            problems.append(("like", unknown_name("shape", str(data["like"]), LIKE)))
         if "rows" not in data:
             problems.append(("rows", "is missing; say how many rows to generate"))
         for key in DEFAULTS:

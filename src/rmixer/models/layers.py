@@ -56,7 +56,8 @@ class FusedEmbedding(nn.Module):
             parts.append(batch.sequences[name].values_L + self.sequence_offset[i])
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         found = torch.split_with_sizes(self.lookup(rows), [len(part) for part in parts])
-        return found[0].view(*shape, -1), dict(zip(self.names, found[1:], strict=True))
+        width = self.weight.shape[1]  # not -1: there may be no field at all
+        return found[0].view(*shape, width), dict(zip(self.names, found[1:], strict=True))
 
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of the parameter, ``[N, D]``, for row numbers ``[N]``."""

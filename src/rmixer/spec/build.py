@@ -142,6 +142,9 @@ class Builder:
         if not argv or not argv[0]:
             self._add(draft, "the command names no program", "command")
             return argv
+        if any("\0" in word for word in argv):
+            self._add(draft, "a zero byte cannot be in a command", "command")
+            return argv
         try:
             return resolve_program(argv, python=python, workdir=workdir, env=entry.env or {})
         except LookupError as error:

@@ -83,6 +83,9 @@ class TrainingBuilder:
             problem = file_problem(data["path"])
             if problem:
                 self._add(draft, problem, "data", "path")
+        if not found:
+            lacking = catalog.check_features(entry.model or "", data)
+            self._gather(draft, "data", data, lacking)
         return data
 
     def _gather(

@@ -112,6 +112,7 @@ def test_bandwidth_and_storage() -> None:
 
 def test_long_steps_are_judged_once_there_are_enough() -> None:
     """At one step in a second a window of a few is too short: it grows instead of starting anew."""
+    assert not watch(LiveProfiler(0.0), 5, cpu=1.0, steps=1.0)
     (profile,) = watch(LiveProfiler(0.0), 12, cpu=1.0, steps=1.0)
     assert profile.step_seconds == pytest.approx(1.0)
     (slow,) = watch(LiveProfiler(0.0), 60, cpu=1.0, steps=0.06)

@@ -256,7 +256,7 @@ def test_gpu_device() -> None:
     run.succeed(6.0, "a")
     run.succeed(8.0, "b")
     run.add(ev.Waiting, 8.0, job="b", reason=None)  # about a job that has ended: no change
-    run.finish(10.0)
+    run.finish(8.0)
     gpu = build_document(run.events)["devices"][1]
     assert gpu["utilisation"]["booked"] == pytest.approx(1.0)
     assert gpu["memory"]["reserved_peak_bytes"] == 3 * GIB

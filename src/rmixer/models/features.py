@@ -1,0 +1,50 @@
+"""Whether data have the columns that a model cannot do without. Neither torch nor polars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rmixer.data import FORMATS
+from rmixer.data.format import load_format
+from rmixer.data.schema import Schema, parse
+
+Problem = tuple[str, str]
+
+
+def validate(model: str, data: Mapping[str, Any]) -> list[Problem]:
+    """Check that a right ``data`` mapping suits a model; no file is read.
+
+    Returns:
+        One ``(key, message)`` per problem, the key relative to ``data``; empty if all is well, or
+        if the model or the format is somebody else's.
+    """
+    need = _NEEDS.get(model)
+    if need is None or data["format"] not in FORMATS:
+        return []
+    spec = parse(data)
+    message = need(load_format(spec.format)(spec).schema)
+    if message is None:
+        return []
+    key = next(key for key in ("schema", "like", "format") if key in data)
+    return [(key, message if key == "schema" else f"{data[key]}: {message}")]
+
+
+def _pairs(columns: Schema) -> str | None:
+    """DLRM sees embeddings in its dot products only, and one vector has no product."""
+    if columns.dense or len(columns.sparse) + len(columns.sequences) > 1:
+        return None
+    return "dlrm needs a dense column, or two that are sparse or sequence, to have a product of two"
+
+
+def _history(columns: Schema) -> str | None:
+    """DIN attends to the past of a field."""
+    if any(sequence.shares is not None for sequence in columns.sequences):
+        return None
+    return (
+        "din needs a behaviour sequence: a sequence column that shares the table of a sparse one, "
+        "as in sequence: {hist: {shares: item}}; generated rows have it with like: behaviour"
+    )
+
+
+_NEEDS: Mapping[str, Callable[[Schema], str | None]] = {"din": _history, "dlrm": _pairs}
