@@ -51,7 +51,7 @@ def figures(document: dict[str, Any]) -> list[Figure]:
             format_seconds(document["makespan_seconds"]),
             f"{counts[StateName.SUCCEEDED]} of {_jobs(len(jobs))} succeeded",
         ),
-        Figure("one at a time", _seconds(sequential["seconds"]), sequential["source"] or ""),
+        Figure("one at a time", _seconds(sequential["seconds"]), _source(sequential)),
         Figure("speed-up", _ratio(speedup(document)), _if_all(document, "over one at a time")),
         _figure("limit", _seconds(bound["makespan_seconds"]), "predicted, at these thread counts"),
         Figure(
@@ -109,13 +109,20 @@ def _figure(label: str, value: str, note: str) -> Figure:
     return Figure(label, value, note if value != UNKNOWN else "")
 
 
+def _source(sequential: dict[str, Any]) -> str:
+    source: str = sequential["source"] or ""
+    return f"{source}, same threads" if source == "predicted" else source
+
+
 def _speedup_text(document: dict[str, Any]) -> str:
     ratio, sequential = speedup(document), document["sequential"]
     if ratio is None:
         return "time one at a time unknown"
     if document["policy"] == "sequential":
         return "one at a time (measured)"
-    base = f"({sequential['source']} {format_seconds(sequential['seconds'])})"
+    # A job alone could have more threads: what is predicted is its time with those it had.
+    how = ", same threads" if sequential["source"] == "predicted" else ""
+    base = f"({sequential['source']} {format_seconds(sequential['seconds'])}{how})"
     if ratio > 1 + _AS_FAST:
         return f"{ratio:.2f}x faster than one at a time {base}"
     if ratio >= 1 - _AS_FAST:

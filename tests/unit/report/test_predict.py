@@ -120,7 +120,7 @@ ran = st.tuples(
 
 
 @given(st.lists(ran, min_size=1, max_size=7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_bound_is_never_above_the_makespan(
     jobs: list[tuple[float, float, float, float, float, float]],
 ) -> None:

@@ -141,7 +141,7 @@ def test_headline_says_how_much_and_what_limits() -> None:
     predictions = Predictions(bound_seconds=65.0, bottleneck="cores", sequential_seconds=134.0)
     line = headline(build_document(finished(), predictions=predictions))
     assert line == (
-        "2 jobs in 1:23, 1.61x faster than one at a time (predicted 2:14), "
+        "2 jobs in 1:23, 1.61x faster than one at a time (predicted 2:14, same threads), "
         "78 % of the machine's limit (1:05, bottleneck: cores)"
     )
 
@@ -151,7 +151,11 @@ def test_headline_says_how_much_and_what_limits() -> None:
     [
         (None, "predicted", "time one at a time unknown"),
         (83.1, "measured", "as fast as one at a time (measured 1:23)"),
-        (41.5, "predicted", "slower than one at a time: 0.50x its speed (predicted 41.5 s)"),
+        (
+            41.5,
+            "predicted",
+            "slower than one at a time: 0.50x its speed (predicted 41.5 s, same threads)",
+        ),
     ],
 )
 def test_headline_is_honest(seconds: float | None, source: str, text: str) -> None:
