@@ -45,7 +45,7 @@ def closed_form(demand: list[float], grain: list[float], gamma: float) -> NDArra
 
 
 @given(pairs, st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_one_station_is_one_scalar_equation(jobs: list[tuple[float, float]], gamma: float) -> None:
     """The iteration finds what Newton on the scalar equation finds, for any granularity."""
     demand, grain = [d for d, _ in jobs], [s for _, s in jobs]

@@ -27,7 +27,7 @@ asked = st.lists(st.tuples(st.integers(0, 4), placements), max_size=25)
 
 
 @given(asked)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_no_sequence_of_requests_overbooks(requests: list[tuple[int, Placement]]) -> None:
     """Starts and rebookings in any order: refused ones change nothing, the sums stay within."""
     jobs = [make_job(f"j{i}") for i in range(5)]
@@ -54,7 +54,7 @@ def test_no_sequence_of_requests_overbooks(requests: list[tuple[int, Placement]]
 
 
 @given(st.integers(1, 4), st.integers(0, 4000), st.lists(st.integers(0, 1000), min_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_picked_cores_have_room(threads: int, cpu: int, taken: list[int]) -> None:
     """Cores that are picked can be booked, and no fuller core with room was passed over."""
     plan = Plan(make_snapshot([], cores=4))
@@ -77,7 +77,7 @@ def test_picked_cores_have_room(threads: int, cpu: int, taken: list[int]) -> Non
     st.integers(1, 4),
     st.integers(0, 2**32),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_complementary_never_asks_for_what_is_not_there(
     jobs: list[tuple[int, float, float]], cores: int, seed: int
 ) -> None:
