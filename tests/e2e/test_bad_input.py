@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import os
 import subprocess
@@ -184,76 +183,6 @@ def fill(path: Path) -> None:
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 512)
-
-
-def training(place: Workplace, data: bytes, name: str = "data.csv", **keys: object) -> None:
-    """A jobs file with one training on a CSV of a label, a number and a category."""
-    (place.directory / name).write_bytes(data)
-    schema = {"label": "y", "dense": ["x"], "sparse": ["c"]}
-    place.write(
-        {
-            "name": "train",
-            "model": "dlrm",
-            "params": {"embedding_dim": 4, "bottom_mlp": [4], "top_mlp": [4]},
-            "data": {"format": "csv", "path": name, "schema": schema},
-            "batch_size": 2,
-            "retries": 2,
-            **keys,
-        }
-    )
-
-
-GOOD_ROWS = b"y,x,c\n" + b"1,0.5,a\n0,1.5,b\n" * 40
-
-
-@pytest.mark.parametrize(
-    ("data", "name", "fragments"),
-    [
-        (GOOD_ROWS + b"1,0.5\n", "data.csv", ["data.csv:82"]),
-        (GOOD_ROWS + b"1,0.5,a,b\n", "data.csv", ["data.csv:82"]),
-        (GOOD_ROWS + b"1,abc,a\n", "data.csv", ["data.csv:82", "x", "abc"]),
-        (GOOD_ROWS + b"7,0.5,a\n", "data.csv", ["data.csv:82", "y", "7"]),
-        (b"y,x,c\n", "data.csv", ["data.csv", "row"]),
-        (gzip.compress(GOOD_ROWS * 500)[:-200], "data.csv.gz", ["data.csv.gz", "cut off"]),
-        (b"y,x\n1,2\n", "data.csv", ["data.csv", "'c'"]),
-    ],
-    ids=[
-        "few columns",
-        "many columns",
-        "bad number",
-        "bad label",
-        "no rows",
-        "cut gz",
-        "no column",
-    ],
-)
-def test_bad_data(place: Workplace, data: bytes, name: str, fragments: list[str]) -> None:
-    """The job FAILED with file, line, column and value; no further try; exit 1; no cache is left."""
-    training(place, data, name)
-    done = place.run("run", "jobs.yaml", "--json")
-    assert done.returncode == FAILED, done.stderr
-    (job,) = json.loads(done.stdout)["jobs"]
-    assert job["state"] == "FAILED"
-    assert len(job["attempts"]) == 1
-    for fragment in fragments:
-        assert fragment in job["error"]
-    assert "Traceback" not in job["error"]
-    assert not list((place.directory / "cache").rglob("*.npy"))
-
-
-def test_bad_integer_in_criteo(place: Workplace) -> None:
-    """A counter of a Criteo file that is no integer is named with its line and column."""
-    row = ["1", *["3"] * 13, *["68fd1e64"] * 26]
-    bad = [*row[:4], "3x", *row[5:]]
-    lines = ["\t".join(row)] * 20 + ["\t".join(bad)]
-    (place.directory / "train.tsv").write_text("\n".join(lines) + "\n")
-    data = {"format": "criteo", "path": "train.tsv"}
-    place.write({"name": "train", "model": "dlrm", "data": data})
-    done = place.run("run", "jobs.yaml", "--json")
-    assert done.returncode == FAILED
-    (job,) = json.loads(done.stdout)["jobs"]
-    for fragment in ("train.tsv:21", "I4", "3x"):
-        assert fragment in job["error"]
 
 
 def test_script_that_does_not_exist(place: Workplace) -> None:

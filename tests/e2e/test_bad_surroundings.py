@@ -168,8 +168,16 @@ def criteo(column: int, value: str | None) -> bytes:
 #: File name: its content, and what the job's error must say beside the name.
 BAD_DATA: dict[str, tuple[bytes, list[str]]] = {
     "columns.tsv": (criteo(39, None), [":4", "39", "40"]),
+    "integer.tsv": (criteo(4, "3x"), [":4", "I4", "'3x'"]),
     "label.tsv": (criteo(0, "2"), [":4", "label", "'2'", "0 or 1"]),
     "id.tsv": (criteo(39, "zzz"), [":4", "C26", "'zzz'", "hexadecimal"]),
+    "few.csv": (ROWS + b"1,0.5\n", [":82", "2 columns", "3"]),
+    "many.csv": (ROWS + b"1,0.5,a,b\n", [":82", "4 columns", "3"]),
+    "number.csv": (ROWS + b"1,abc,a\n", [":82", "column x", "'abc'"]),
+    "seven.csv": (ROWS + b"7,0.5,a\n", [":82", "column y", "'7'", "0 or 1"]),
+    "header.csv": (b"y,x,c\n", ["row"]),
+    "other.csv": (b"y,x\n1,2\n", ["'c'"]),
+    "cut.csv.gz": (gzip.compress(ROWS * 500)[:-200], ["cut off"]),
     "damaged.csv.gz": (damaged(), ["damaged"]),
     "nothing.csv.gz": (gzip.compress(b""), ["empty"]),
     "latin.csv": (ROWS + b"1,0.5,\xe9\n", [":82", "UTF-8"]),
@@ -195,3 +203,4 @@ def test_bad_data_beside_good_jobs(place: Workplace) -> None:
         assert "Traceback" not in job["error"]
         for fragment in (job["name"], *BAD_DATA[job["name"]][1]):
             assert fragment in job["error"]
+    assert not list((place.directory / "cache").rglob("*.npy"))
