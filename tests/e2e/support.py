@@ -8,17 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import waiting
 from rmixer import events as ev
 from rmixer.log import read_events
 from rmixer.model import StateName
 from rmixer.paths import RunPaths
 from rmixer.state import RunState
+from waiting import alive
 
 LIMIT_SECONDS = 60.0
 LEAVE_SECONDS = 15.0
@@ -53,21 +54,8 @@ note("end")
 def wait_until(
     condition: Callable[[], object], what: str = "", seconds: float = LIMIT_SECONDS
 ) -> Any:
-    """The first true answer."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited too long {what}"
-        time.sleep(0.005)
-    return value
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    """The first true answer; a whole run may take longer than one process."""
+    return waiting.wait_until(condition, what, seconds=seconds)
 
 
 class Workplace:

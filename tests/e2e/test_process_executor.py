@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,28 +22,13 @@ from rmixer.execute.process import ProcessExecutor
 from rmixer.execute.tagged import find_tagged, kill_tagged
 from rmixer.model import JobSpec, Node, Outcome, Placement, StateName
 from rmixer.paths import AttemptPaths, RunPaths
+from waiting import alive, wait_until
 
 pytestmark = pytest.mark.e2e
 
 LIMIT_SECONDS = 30.0
 CANCELLED = Outcome(state=StateName.CANCELLED, reason="asked for")
 CORES = tuple(sorted(os.sched_getaffinity(0)))
-
-
-def wait_until(condition: Callable[[], object]) -> Any:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
-    return value
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 class Run:

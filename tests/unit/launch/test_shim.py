@@ -17,24 +17,9 @@ import pytest
 
 from rmixer.launch import shim
 from rmixer.monitor import descendants
+from waiting import alive, wait_until
 
 LIMIT_SECONDS = 30.0
-
-
-def wait_until(condition: Callable[[], object]) -> Any:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
-    return value
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 class Attempt:
