@@ -87,11 +87,6 @@ class Watcher:
         watched = self._watched.pop(token, None)
         return watched.meter.rss_peak_bytes if watched else 0
 
-    def last_progress(self, token: str) -> Mapping[str, Any] | None:
-        """The progress page as it is now."""
-        watched = self._watched.get(token)
-        return read_progress(str(watched.paths.progress)) if watched else None
-
     def look(self, at: float, roots: Mapping[str, int]) -> Look:
         """Look at every attempt now. ``roots`` has the process to walk down from, per token."""
         trees = self._finder.trees(roots.values())
