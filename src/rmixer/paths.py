@@ -10,7 +10,7 @@ runs/NAME/                          one run (kept as NAME.1, NAME.2 ... when a n
     attempts/N/
       order.json                    what the shim starts (mode 0600)
       lock  revoked                 one shim, once: see launch/shim.py
-      started.json  exit.json       pid, start time, boot id; how it ended
+      started.json  exit.json       pid, start time, boot id, memory cage; how it ended
       log.txt  progress  result.json
       scratch/                      TMPDIR of the attempt, removed at its end
 """

@@ -8,7 +8,8 @@ outlives the process that started it. Its standard output and error are the atte
 No attempt ever runs twice, and none is forgotten: the shim holds a lock on ``lock`` for its whole
 life, and runs nothing if ``revoked``, ``started.json`` or ``exit.json`` is there. It is the
 subreaper of all that the job spawns, so daemons and re-parented workers come to it, and it ends
-only when none of them is left. Signals to the shim: SIGTERM stops the job (SIGTERM to all of it,
+only when none of them is left. Where the order has a memory limit, all of that is in a cage, which
+cage.py beside this file makes. Signals to the shim: SIGTERM stops the job (SIGTERM to all of it,
 grace, SIGKILL), SIGQUIT kills it at once, SIGINT and SIGHUP do nothing.
 """
 
@@ -18,6 +19,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import importlib
 import json
 import os
 import resource
@@ -69,15 +71,17 @@ def main(directory: str) -> int:
     write(directory, STARTED, started)
     become_subreaper()
     watch = Watch(float(order.get("grace_seconds", 10.0)))
+    cage = make_cage(order, lambda about: note(directory, dict(started, cage=about)))
     oom_kills = count_oom_kills()
-    error = watch.start(order)
-    try:
-        write(directory, STARTED, dict(started, job_pid=watch.main))
-    except OSError as problem:
-        say("cannot note the job's pid: %s" % problem)
+    error = watch.start(order, cage)
+    if cage is not None and not cage.is_there():  # it could not be entered
+        cage = None
+    about = cage.document() if cage is not None else None
+    note(directory, dict(started, cage=about, job_pid=watch.main))
     watch.until_nothing_is_left()
+    oom_kills = count_oom_kills() - oom_kills
     remove_scratch(directory, order.get("temporary"))
-    write_end(directory, watch.document(order["token"], error, count_oom_kills() - oom_kills))
+    write_end(directory, watch.document(order["token"], error, oom_kills, close_cage(cage)))
     return RAN
 
 
@@ -130,6 +134,14 @@ def write(directory: str, name: str, document: Document, sync: bool = False) -> 
     os.rename(path + RESERVE_SUFFIX, path)
 
 
+def note(directory: str, document: Document) -> None:
+    """Write ``started.json`` anew; the job runs also where that cannot be done."""
+    try:
+        write(directory, STARTED, document)
+    except OSError as problem:
+        say("cannot write %s: %s" % (STARTED, problem))
+
+
 def write_end(directory: str, document: Document) -> None:
     """Write ``exit.json``; on a full disk try until there is room, or SIGQUIT, or no directory."""
     told = False
@@ -176,7 +188,7 @@ def become_subreaper() -> None:
         raise OSError(code, "cannot become a subreaper: %s" % os.strerror(code))
 
 
-def become_job(order: Document) -> None:
+def become_job(order: Document, cage: Any) -> None:
     """Turn this process into the job. Returns only by raising OSError."""
     os.setsid()
     quietly(raise_oom_score)
@@ -184,6 +196,8 @@ def become_job(order: Document) -> None:
         quietly(os.nice, int(order["nice"]))
     if order.get("cores"):
         quietly(os.sched_setaffinity, 0, order["cores"])
+    if cage is not None:
+        quietly(enter_memory_cage, cage)
     environment = dict(os.environb)
     for name, value in order.get("env", {}).items():
         if value is None:
@@ -238,14 +252,14 @@ class Watch:
         self.terminate_at: float | None = None  # when SIGTERM is due; None: not, or done
         self.kill_at: float | None = None  # when SIGKILL is due; None: the job runs
 
-    def start(self, order: Document) -> Document | None:
+    def start(self, order: Document, cage: Any) -> Document | None:
         """Fork and exec. Returns what kept the program from starting, if something did."""
         reader, writer = os.pipe()  # closed by a successful exec
         self.main = os.fork()
         if self.main == 0:
             try:
                 os.close(reader)
-                become_job(order)
+                become_job(order, cage)
             except BaseException as problem:  # noqa: BLE001 - nothing may return from here
                 os.write(writer, json.dumps(explain(problem, order)).encode("ascii"))
             finally:
@@ -321,8 +335,11 @@ class Watch:
             if self.status is not None:
                 self.survivors |= new
 
-    def document(self, token: str, error: Document | None, oom_kills: int) -> Document:
-        """What ``exit.json`` says."""
+    def document(
+        self, token: str, error: Document | None, oom_kills: int, cage: Document | None
+    ) -> Document:
+        """What ``exit.json`` says. A cage's own count of kills is of this job alone."""
+        own = cage["oom_kills"] if cage else None
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert self.status is not None, "asked for before the end"
         signalled = os.WIFSIGNALED(self.status)
@@ -339,7 +356,8 @@ class Watch:
             "user_seconds": used.ru_utime,
             "system_seconds": used.ru_stime,
             "survivors_killed": len(self.survivors),
-            "oom_kills": oom_kills,
+            "oom_kills": oom_kills if own is None else own,
+            "cage": cage,
         }
 
 
@@ -386,6 +404,33 @@ def send(pid: int, numbers: tuple[int, ...]) -> None:
             os.kill(pid, number)
         except OSError:  # gone meanwhile, or another user's
             return
+
+
+def make_cage(order: Document, announce: Callable[[Document], None]) -> Any:
+    """The job's memory cage, or None where none is asked for or can be made: see cage.py."""
+    if not order.get("memory_limit"):
+        return None
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        cage = importlib.import_module("cage")
+        return cage.make(int(order["memory_limit"]), order["token"], announce)
+    except Exception as problem:  # noqa: BLE001 - a job runs without rather than not at all
+        say("the job has no memory limit: %s" % problem)
+        return None
+
+
+def enter_memory_cage(cage: Any) -> None:
+    """Enter the cage, for `quietly` to say by this name that it could not be done."""
+    cage.enter()
+
+
+def close_cage(cage: Any) -> Document | None:
+    """What the cage has counted; it is gone then."""
+    if cage is None:
+        return None
+    counted = dict(cage.document(), oom_kills=cage.oom_kills(), peak_bytes=cage.peak_bytes())
+    quietly(cage.clear)
+    return counted
 
 
 def count_oom_kills() -> int:

@@ -11,62 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from shim_attempt import LIMIT_SECONDS, Attempt
 
 from rmixer.launch import shim
 from rmixer.monitor import descendants
 from waiting import alive, wait_until
-
-LIMIT_SECONDS = 30.0
-
-
-class Attempt:
-    """An attempt's directory, as a runner lays it out."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        (directory / shim.SCRATCH).mkdir()
-
-    def order(self, *argv: str, **more: Any) -> None:
-        order = {
-            "token": "t",
-            "argv": argv,
-            "cwd": str(self.directory),
-            "env": {},
-            "grace_seconds": 20.0,
-        }
-        (self.directory / shim.ORDER).write_text(json.dumps({**order, **more}))
-
-    def spawn(self, **options: Any) -> subprocess.Popen[bytes]:
-        with (self.directory / "log.txt").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", shim.__file__, str(self.directory)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **options,
-            )  # fmt: skip
-
-    def run(self, *argv: str, **more: Any) -> dict[str, Any]:
-        self.order(*argv, **more)
-        assert self.spawn().wait(LIMIT_SECONDS) == shim.RAN
-        return self.end()
-
-    def end(self) -> dict[str, Any]:
-        ended: dict[str, Any] = json.loads((self.directory / shim.EXIT).read_text())
-        return ended
-
-    @property
-    def log(self) -> str:
-        return (self.directory / "log.txt").read_text()
-
-    def pid_in(self, name: str) -> int:
-        """A number that the job has written to a file, once it is whole."""
-        path = self.directory / name
-        return int(
-            wait_until(
-                lambda: path.exists() and path.read_text().endswith("\n") and path.read_text()
-            )
-        )
 
 
 @pytest.fixture
