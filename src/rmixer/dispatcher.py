@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from rmixer import events as ev
 from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
 from rmixer.policies.base import Policy, Snapshot, never_fits, placement_of
-from rmixer.state import RunState
+from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
+from rmixer.state import FREE_ATTEMPTS, RunState
 
 #: First back-off after a failure, seconds; doubled for each further one, up to the cap.
 BACKOFF_SECONDS = 1.0
 BACKOFF_CAP_SECONDS = 60.0
-#: Attempts that may end out of memory, or be lost, without using up the user's retries.
-FREE_ATTEMPTS = 3
 #: A reason is logged anew when its numbers have moved by this share.
 _REASON_CHANGE = 0.1
 
@@ -135,7 +134,7 @@ class Dispatcher:
             counted = not _costs_nothing(job, outcome)
             self._requeue(job, outcome, _backoff(job, outcome), counted=counted, answer=answer)
         else:
-            self._end(job, outcome, answer)
+            self._end(job, _with_attempts(job, outcome), answer)
 
     def _has_another_try(self, job: Job, outcome: Outcome) -> bool:
         if outcome.state == StateName.SUCCEEDED or not outcome.retryable:
@@ -232,7 +231,8 @@ class Dispatcher:
         room = self.state.node.memory - booked
         memory = min(job.estimate.memory, held.memory + max(0, room))
         if memory != held.memory:
-            self._rebook(job, replace(held, memory=memory), answer)
+            limit = raised_limit(job.spec, held, memory, self.state.node.memory)
+            self._rebook(job, replace(held, memory=memory, memory_limit=limit), answer)
 
     def _rebook(self, job: Job, placement: Placement, answer: _Answer) -> None:
         assert isinstance(job.state, Active)
@@ -304,6 +304,9 @@ class Dispatcher:
     def _place(self, job: Job, placement: Placement, answer: _Answer) -> None:
         assert self.state.began is not None
         number = len(job.attempts) + 1
+        memory = placement.memory
+        limit = memory_limit(job.spec, job.estimate, memory, self.state.node.memory)
+        placement = replace(placement, memory_limit=limit)
         placed = ev.Placed(
             at=answer.at, wall=answer.wall, job=job.id, attempt=number,
             token=f"{self.state.began.run}.{job.id}.{number}", placement=placement,
@@ -372,6 +375,15 @@ class Dispatcher:
 
 def _cancelled(reason: str, message: str) -> Outcome:
     return Outcome(state=StateName.CANCELLED, reason=reason, message=message, retryable=False)
+
+
+def _with_attempts(job: Job, outcome: Outcome) -> Outcome:
+    """The outcome of a job that ran out of memory for good, its message with what was tried."""
+    if outcome.state != StateName.OUT_OF_MEMORY:
+        return outcome
+    assert isinstance(job.state, Active)
+    attempts = [*job.attempts, replace(job.state.attempt, outcome=outcome)]
+    return replace(outcome, message=f"{outcome.message}\n\n{attempts_table(attempts)}".strip())
 
 
 def _is_free(outcome: Outcome) -> bool:

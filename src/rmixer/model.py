@@ -185,6 +185,7 @@ class Placement:
         cores: ids of the cores it is pinned to; empty leaves it unpinned.
         memory: host memory reserved, bytes.
         device_memory: memory reserved on the device, bytes; 0 on the CPU.
+        memory_limit: host memory that the job cannot grow beyond, bytes; 0: no limit.
     """
 
     device: str = CPU
@@ -193,6 +194,7 @@ class Placement:
     cores: tuple[int, ...] = ()
     memory: int = 0
     device_memory: int = 0
+    memory_limit: int = 0
 
     @property
     def resources(self) -> Resources:
@@ -207,12 +209,17 @@ class Estimate:
     Attributes:
         memory: host memory to reserve, bytes.
         device_memory: device memory to reserve, bytes.
-        source: ``hint``, ``history`` (a measured peak of this signature or family), ``default``.
+        source: ``hint``, ``history`` (a measured peak of this signature or family), ``trace``,
+            ``default``.
+        expected: what was estimated before room was left above it, bytes; 0 where nothing was.
+        expected_from: the source of ``expected``.
     """
 
     memory: int
     device_memory: int = 0
     source: str = "default"
+    expected: int = 0
+    expected_from: str = ""
 
 
 #: Stations of the queueing network that all jobs of a node share.

@@ -26,11 +26,18 @@ from rmixer.model import (
     Reason,
     StateName,
 )
+from rmixer.policies.limits import is_declared
 
 #: A measured peak is reserved with this much room above it, until errors have been calibrated.
 MEMORY_MARGIN = 1.2
-#: After an out-of-memory end at least this much more is reserved.
-OUT_OF_MEMORY_GROWTH = 1.5
+#: After an out-of-memory end at least so many times as much is reserved.
+OUT_OF_MEMORY_GROWTH = 2.0
+#: And after one at the limit that the user declared: all that is known of the need is that this
+#: number was wrong, and before the job gets the whole machine there is one attempt in between.
+DECLARED_GROWTH = 4.0
+#: Attempts that may end out of memory, or be lost, without using up the user's retries. The last
+#: of them gets the whole memory of the node, and so runs alone.
+FREE_ATTEMPTS = 3
 #: A sibling's profile counts this much for the other members of a family.
 FAMILY_CONFIDENCE = 0.5
 
@@ -188,7 +195,11 @@ class RunState:
             state = Final(event.outcome, at=event.at)
         estimate = _after(job, event.outcome, self.node)
         self.jobs[job.id] = replace(job, state=state, attempts=attempts, estimate=estimate)
-        self._warn_siblings(job, event.outcome.memory_peak_bytes)
+        if _ran_out(event.outcome):
+            self._warn_siblings(job, _grown(job, event.outcome), "out of memory")
+        else:
+            needed = int(event.outcome.memory_peak_bytes * MEMORY_MARGIN)
+            self._warn_siblings(job, needed, "measured")
 
     def _learn(self, event: ev.Profiled) -> None:
         job = self.current(event.job, event.token)
@@ -225,14 +236,14 @@ class RunState:
             if needed > job.estimate.memory:
                 estimate = replace(job.estimate, memory=needed, source="measured")
                 self.jobs[job.id] = replace(job, estimate=estimate)
-            self._warn_siblings(job, event.memory)
+            self._warn_siblings(job, needed, "measured")
 
-    def _warn_siblings(self, job: Job, peak: int) -> None:
+    def _warn_siblings(self, job: Job, needed: int, source: str) -> None:
         """What one member of a family was seen to need, none of the others gets less."""
+        needed = min(needed, self.node.memory)
         for sibling in self._siblings(job):
-            needed = min(int(peak * MEMORY_MARGIN), self.node.memory)
             if needed > sibling.estimate.memory:
-                estimate = replace(sibling.estimate, memory=needed, source="measured")
+                estimate = replace(sibling.estimate, memory=needed, source=source)
                 self.jobs[sibling.id] = replace(sibling, estimate=estimate)
 
 
@@ -255,18 +266,42 @@ def _learned(job: Job, peak: int, node: Node) -> Estimate:
     needed = max(int(peak * MEMORY_MARGIN), job.spec.memory or 0)
     if job.estimate.source not in _GUESSED and needed <= job.estimate.memory:
         return job.estimate
-    return replace(job.estimate, memory=min(needed, node.memory), source="measured")
+    source = "hint" if needed == job.spec.memory else "measured"
+    return replace(job.estimate, memory=min(needed, node.memory), source=source)
 
 
 def _after(job: Job, outcome: Outcome, node: Node) -> Estimate:
-    """The reservation for the next attempt: more room after an out-of-memory end."""
+    """The reservation for the next attempt: more room after an out-of-memory end, at last all."""
     if outcome.state != StateName.OUT_OF_MEMORY:
         return job.estimate
-    needed = max(
-        int(outcome.memory_peak_bytes * MEMORY_MARGIN),
-        int(job.estimate.memory * OUT_OF_MEMORY_GROWTH),
-    )
+    if not _ran_out(outcome):
+        return replace(job.estimate, device_memory=0)  # a whole GPU is booked for it
+    before = sum(_ran_out(a.outcome) for a in job.attempts[job.forgiven :])
+    is_last = before + 2 >= FREE_ATTEMPTS
+    needed = node.memory if is_last else _grown(job, outcome)
     return replace(job.estimate, memory=min(needed, node.memory), source="out of memory")
+
+
+def _ran_out(outcome: Outcome | None) -> bool:
+    """Whether an attempt ended because there was not enough host memory for it."""
+    if outcome is None or outcome.state != StateName.OUT_OF_MEMORY:
+        return False
+    return outcome.reason != "gpu"
+
+
+def _grown(job: Job, outcome: Outcome) -> int:
+    """What to reserve next for a job whose running attempt has ended out of memory, bytes.
+
+    A peak that is well above the limit was not cut off by it: it tells what is needed.
+    """
+    peak = outcome.memory_peak_bytes
+    needed = max(int(peak * MEMORY_MARGIN), job.estimate.memory)
+    if not isinstance(job.state, Active):
+        return needed
+    held = job.state.attempt.placement
+    if is_declared(job.spec, held) and peak <= held.memory_limit * MEMORY_MARGIN:
+        return max(needed, int(held.memory_limit * DECLARED_GROWTH))
+    return max(needed, int(held.memory * OUT_OF_MEMORY_GROWTH))
 
 
 _CHANGES: dict[type, Callable[[RunState, Any], None]] = {

@@ -18,6 +18,7 @@ from rmixer.model import (
     JobSpec,
     Node,
     Outcome,
+    Placement,
     Profile,
     Progress,
     StateName,
@@ -25,6 +26,7 @@ from rmixer.model import (
 from rmixer.policies.base import Policy, placement_of
 from rmixer.policies.baselines import AllAtOnce, Fixed, Sequential
 from rmixer.policies.complementary import Complementary
+from rmixer.policies.limits import HELD
 from rmixer.state import RunState
 
 POLICIES: list[Policy] = [
@@ -87,7 +89,8 @@ class World:
         self.tokens: set[str] = set()
         self.send(ev.Began(wall=0.0, run="r", name="t", node=node, policy="p"))
         for spec in jobs:
-            estimate = Estimate(memory=spec.memory or 20)
+            source = random.choice(["default", "measured", *HELD])
+            estimate = Estimate(memory=spec.memory or 20, source=source)
             self.send(ev.Submitted(at=self.at, wall=self.at, spec=spec, estimate=estimate))
         self.send(ev.QueueClosed(at=self.at, wall=self.at))
 
@@ -96,6 +99,7 @@ class World:
         return self.dispatcher.state
 
     def send(self, event: ev.Observed) -> None:
+        before = {job.id: placement_of(job) for job in self.state.active}
         self.log.append(event)
         for action in self.dispatcher.handle(event):
             if isinstance(action, ev.Wake):
@@ -105,9 +109,25 @@ class World:
             if isinstance(action, ev.Placed):
                 assert action.token not in self.tokens, "a token is never used twice"
                 self.tokens.add(action.token)
+                self.check_limit(action.placement)
+            if isinstance(action, ev.Rebooked):
+                self.check_rebooked(before, action)
             if isinstance(action, ev.Ended):
                 self.ended[action.job] += 1
         self.check()
+
+    def check_limit(self, placement: Placement) -> None:
+        """No job is held to less than it was promised, or allowed more than the node has."""
+        if placement.memory_limit:
+            assert placement.memory <= placement.memory_limit <= self.node.memory
+
+    def check_rebooked(self, before: dict[str, Placement], action: ev.Rebooked) -> None:
+        """What a running job is held to is never tightened, taken away, or first set."""
+        held = before.get(action.job)
+        if held is not None and held.memory_limit:
+            assert action.placement.memory_limit >= held.memory_limit
+        elif held is not None:
+            assert action.placement.memory_limit == 0
 
     def check(self) -> None:
         placements = [placement_of(job) for job in self.state.active]

@@ -2,89 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import pytest
+from driving import BAD, OK, OOM, TWO_CORES, Driver, job, kinds
 
 from rmixer import events as ev
-from rmixer.dispatcher import BACKOFF_CAP_SECONDS, Dispatcher, exit_code
+from rmixer.dispatcher import BACKOFF_CAP_SECONDS, exit_code
 from rmixer.model import (
     Active,
     Device,
-    Estimate,
     JobSpec,
     Node,
     Outcome,
-    Pending,
     Placement,
     Profile,
     StateName,
 )
-from rmixer.policies.base import Policy
-from rmixer.policies.baselines import Fixed, Sequential
+from rmixer.policies.baselines import Sequential
 from rmixer.policies.complementary import Complementary
-
-TWO_CORES = Node(cores=(0, 1), memory=100)
-OK = Outcome(state=StateName.SUCCEEDED)
-BAD = Outcome(state=StateName.FAILED, reason="exit 1", exit_code=1)
-OOM = Outcome(state=StateName.OUT_OF_MEMORY, reason="host", memory_peak_bytes=40)
-
-
-class Driver:
-    """Speaks to a dispatcher in the fewest words; keeps what it decided."""
-
-    def __init__(
-        self, *jobs: JobSpec, policy: Policy | None = None, node: Node = TWO_CORES, **began: Any
-    ) -> None:
-        self.core = Dispatcher(policy or Fixed(k=2))
-        self.at = 0.0
-        self.said: list[ev.Action] = []
-        self.tell(ev.Began(wall=0, run="r", name="n", node=node, policy="p", **began))
-        for spec in jobs:
-            self.tell(
-                self.make(ev.Submitted, spec=spec, estimate=Estimate(memory=spec.memory or 10))
-            )
-        self.tell(self.make(ev.QueueClosed))
-
-    def make(self, kind: Any, **fields: Any) -> Any:
-        return kind(at=self.at, wall=self.at, **fields)
-
-    def tell(self, event: Any) -> list[ev.Action]:
-        actions = self.core.handle(event)
-        self.said += actions
-        return actions
-
-    def about(self, kind: Any, job: str, after: float = 0.0, **fields: Any) -> list[ev.Action]:
-        """News of a job's running attempt."""
-        self.at += after
-        state = self.core.state.jobs[job].state
-        assert isinstance(state, Active), f"{job} does not run"
-        return self.tell(self.make(kind, job=job, token=state.attempt.token, **fields))
-
-    def ends(self, job: str, outcome: Outcome, after: float = 0.0) -> list[ev.Action]:
-        return self.about(ev.Exited, job, after, outcome=outcome)
-
-    def wake(self) -> list[ev.Action]:
-        """Let the time pass up to the newest wake that was asked for."""
-        self.at = [action.at for action in self.said if isinstance(action, ev.Wake)][-1]
-        return self.tell(self.make(ev.Woke))
-
-    def states(self) -> dict[str, StateName]:
-        return {job.id: job.state.name for job in self.core.state.jobs.values()}
-
-    def reason(self, job: str) -> str:
-        state = self.core.state.jobs[job].state
-        assert isinstance(state, Pending)
-        return str(state.reason)
-
-
-def job(name: str, **fields: Any) -> JobSpec:
-    return JobSpec(id=name, name=name, kind="command", **fields)
-
-
-def kinds(actions: Iterable[ev.Action], kind: type) -> list[Any]:
-    return [action for action in actions if isinstance(action, kind)]
 
 
 def test_a_batch_is_placed_once_it_is_whole() -> None:
