@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rmixer.errors import StorageError
-from rmixer.launch import shim
+from rmixer.launch import cage, shim
 from rmixer.paths import AttemptPaths
 
 #: Unix sockets that programs make under TMPDIR (the workers of a torch DataLoader do) have names
@@ -67,6 +67,11 @@ def remove_scratch(paths: AttemptPaths) -> None:
     """Remove the temporary files of an attempt whose shim could not, and their short name."""
     remove_link(paths, (read_document(paths.order) or {}).get("temporary"))
     shutil.rmtree(paths.scratch, ignore_errors=True)
+
+
+def cage_of(paths: AttemptPaths) -> cage.Cage | None:
+    """The memory cage that an attempt was put into, if its shim has noted one."""
+    return cage.find((read_document(paths.started) or {}).get("cage") or {})
 
 
 def short_name(paths: AttemptPaths, token: str) -> str | None:

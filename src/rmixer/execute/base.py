@@ -65,7 +65,10 @@ class Executor(Protocol):
         ...
 
     def rebook(self, token: str, placement: Placement) -> None:
-        """Pin a running attempt, all of its processes and threads, to other cores."""
+        """Pin a running attempt, all of its processes and threads, to other cores.
+
+        Where the placement has a memory limit, the attempt is held to that from now on.
+        """
         ...
 
     def adopt(

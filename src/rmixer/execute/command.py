@@ -46,7 +46,7 @@ def build_order(
     grace_seconds: float,
     inherited: Mapping[str, str],
 ) -> Order:
-    """The order for an attempt: argv, directory, environment, cores."""
+    """The order for an attempt: argv, directory, environment, cores, memory limit."""
     attempt = paths.job(spec.id).attempt(attempt_number)
     temporary = short_name(attempt, token)
     environment = job_environment(
@@ -68,6 +68,7 @@ def build_order(
         "cwd": str(spec.payload.get("workdir") or Path.cwd()),
         "env": environment,
         "cores": sorted(cores),
+        "memory_limit": placement.memory_limit or None,
         "grace_seconds": grace_seconds,
         "temporary": temporary,
     }

@@ -117,6 +117,15 @@ def memory_words(tail: Sequence[str]) -> Memory | None:
     return None
 
 
+def cage_peak(ended: Mapping[str, Any]) -> int:
+    """The most memory that the attempt's cage has counted, bytes; 0 where there was none.
+
+    Page cache is in it, so it is the job's own only where the cage was full: the kernel takes the
+    cache back before it kills.
+    """
+    return int((ended.get("cage") or {}).get("peak_bytes") or 0)
+
+
 def _as_ordered(stopping: Outcome, facts: Outcome) -> Outcome:
     return replace(
         stopping,
@@ -131,6 +140,8 @@ def _failed(
     facts: Outcome, ended: Mapping[str, Any], tail: Sequence[str], *, ours: bool
 ) -> Outcome:
     memory = memory_words(tail) or _killed_for_memory(ended, tail)
+    if memory == "host":
+        facts = replace(facts, memory_peak_bytes=cage_peak(ended) or facts.memory_peak_bytes)
     meaning = WORKER_EXITS.get(facts.exit_code or 0) if ours else None
     if meaning is not None and (memory is None or meaning.state == StateName.FAILED):
         message = next((line for line in reversed(tail) if line.strip()), facts.message)
@@ -147,9 +158,15 @@ def _failed(
 
 
 def _killed_for_memory(ended: Mapping[str, Any], tail: Sequence[str]) -> Memory | None:
-    """SIGKILL that we did not send, while the kernel counts a kill for memory."""
+    """SIGKILL that we did not send, while the kernel counts a kill for memory.
+
+    Of kills in the job's own cage it is enough that there was one: whatever a program says when
+    one of its processes is gone, that is why it failed.
+    """
     if not ended.get("oom_kills"):
         return None
+    if (ended.get("cage") or {}).get("oom_kills"):
+        return "host"
     killed = ended.get("signal") == signal.SIGKILL or (
         ended.get("exit_code") == SIGNAL_BASE + signal.SIGKILL
     )

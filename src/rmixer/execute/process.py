@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -24,6 +25,8 @@ from rmixer.launch import shim
 from rmixer.model import JobSpec, Node, Outcome, Placement, StateName
 from rmixer.monitor import boot_id, descendants, read_process
 from rmixer.paths import AttemptPaths, RunPaths
+
+logger = logging.getLogger(__name__)
 
 ADOPT_SECONDS = 10.0
 _TICK_SECONDS = 0.005
@@ -101,16 +104,18 @@ class ProcessExecutor:
             signal.pidfd_send_signal(watched.pidfd, signal.SIGQUIT if force else signal.SIGTERM)
 
     def rebook(self, token: str, placement: Placement) -> None:
-        """Pin every process and thread of an attempt, also those that start meanwhile."""
+        """Pin and limit every process of an attempt, also those that start meanwhile."""
         cores = placement.cores or self._node.cores
         done: set[int] = set()
         for _ in range(_AFFINITY_ROUNDS):
-            new = {thread for pid in self.pids(token) for thread in _threads(pid)} - done
+            pids = self.pids(token)
+            new = {thread for pid in pids for thread in _threads(pid)} - done
             if not new:
                 return
             for thread in new:
                 with contextlib.suppress(OSError):  # gone meanwhile
                     os.sched_setaffinity(thread, cores)
+            self._limit(token, placement.memory_limit, pids)
             done |= new
 
     def adopt(
@@ -180,6 +185,16 @@ class ProcessExecutor:
         os.close(self._bell)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _limit(self, token: str, limit: int, pids: Sequence[int]) -> None:
+        """Set the limit of an attempt's cage, where there is one."""
+        cage = attempt.cage_of(self._running[token].paths)
+        if cage is None or not limit:
+            return
+        try:
+            cage.resize(limit, pids)
+        except OSError as error:  # it has just ended, mostly
+            logger.info("%s: its memory limit stays as it is: %s", token, error)
 
     def _attempt_paths(self, spec: JobSpec, number: int) -> AttemptPaths:
         return self._paths.job(spec.id).attempt(number)
@@ -256,16 +271,28 @@ def _end(
     stopping: Outcome | None,
 ) -> End:
     outcome = classify(ended, read_tail(paths.log), stopping, ours=spec.kind == "model")
+    _clear_cage(paths)  # mostly gone: its shim has done it
     return End(token, outcome, attempt.read_document(paths.result) or {}, ended)
 
 
 def _lost(token: str, paths: AttemptPaths, message: str) -> LostEnd:
     """The end of an attempt without a shim; what it has left goes first."""
     left = kill_tagged(token)
+    _clear_cage(paths)
     attempt.remove_scratch(paths)
     if left:
         message += f"; processes {', '.join(map(str, left))} do not end"
     return LostEnd(token, message)
+
+
+def _clear_cage(paths: AttemptPaths) -> None:
+    """End what is left in an attempt's memory cage, and remove it."""
+    cage = attempt.cage_of(paths)
+    try:
+        if cage is not None:
+            cage.clear()
+    except OSError as error:
+        logger.warning("%s: its memory cage is left: %s", paths.root, error)
 
 
 def _pidfd(pid: int) -> int:

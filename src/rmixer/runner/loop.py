@@ -18,6 +18,7 @@ from rmixer import events as ev
 from rmixer.dispatcher import Dispatcher
 from rmixer.errors import RmixerError
 from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, Executor, LostEnd
+from rmixer.execute.outcome import cage_peak
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
 from rmixer.log import EventLog, SampleLog
 from rmixer.model import Active, Job, Outcome, Placement, StateName
@@ -77,7 +78,7 @@ class Loop:
         self._look_at = 0.0
         self._sampled_at = -SAMPLE_LOG_SECONDS
         self._shared: set[str] = set()
-        self._pinned: dict[str, tuple[int, ...]] = {}
+        self._applied: dict[str, tuple[tuple[int, ...], int]] = {}  # cores and memory limit
 
     @property
     def state(self) -> RunState:
@@ -248,15 +249,16 @@ class Loop:
         """Begin to watch an attempt that has a process. An adopted one may have had company."""
         paths = self.paths.job(job).attempt(attempt)
         self._watcher.attach(job, token, paths, placement, started_at)
-        self._pinned[token] = placement.cores
+        self._applied[token] = placement.cores, placement.memory_limit
         active = [_token(other) for other in self.state.active]
         if adopted or len(active) > 1:
             self._shared.update(active)
 
     def _rebook(self, token: str, placement: Placement) -> None:
         self._watcher.rebook(token, placement)
-        if self._pinned.get(token) != placement.cores:
-            self._pinned[token] = placement.cores
+        wanted = placement.cores, placement.memory_limit
+        if self._applied.get(token) != wanted:
+            self._applied[token] = wanted
             with contextlib.suppress(KeyError):  # it has just ended
                 self.executor.rebook(token, placement)
 
@@ -282,10 +284,12 @@ class Loop:
         """The outcome with the memory that the job held: what telemetry saw of its whole tree.
 
         The kernel's own mark also counts mapped files, which jobs share; it stands in where the job
-        ended before it was looked at, and after an out-of-memory end.
+        ended before it was looked at, and after an out-of-memory end. A full cage is exact.
         """
         seen = self._watcher.detach(end.token)
         kernel = end.outcome.memory_peak_bytes
+        if end.outcome.state == StateName.OUT_OF_MEMORY and cage_peak(end.usage):
+            return end.outcome
         if seen and end.outcome.state != StateName.OUT_OF_MEMORY:
             return replace(end.outcome, memory_peak_bytes=seen)
         return replace(end.outcome, memory_peak_bytes=max(seen, kernel))

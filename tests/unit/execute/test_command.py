@@ -32,6 +32,17 @@ def test_command_is_executed_as_it_is(tmp_path: Path) -> None:
     assert made.config is None
 
 
+@pytest.mark.parametrize(("limit", "ordered"), [(0, None), (5 * 2**20, 5 * 2**20)])
+def test_memory_limit_is_in_the_order(tmp_path: Path, limit: int, ordered: int | None) -> None:
+    """The shim is told the limit of the placement, or that there is none."""
+    spec = JobSpec(id="a", name="A", kind="command", payload={"argv": ["true"]})
+    made = build_order(
+        spec, 1, "token", Placement(memory_limit=limit), paths=RunPaths(tmp_path), cores=(0,),
+        grace_seconds=5.0, inherited={},
+    )  # fmt: skip
+    assert made.document["memory_limit"] == ordered
+
+
 def test_training_is_our_worker_with_its_configuration(tmp_path: Path) -> None:
     """config.json has what was asked for and the paths of the run; process keys are not in it."""
     asked = {

@@ -115,6 +115,23 @@ def test_sigkill_needs_the_kernels_count() -> None:
     assert (outcome.state, outcome.reason) == (StateName.FAILED, "SIGKILL")
 
 
+def test_kill_in_the_own_cage_is_enough() -> None:
+    """Whatever a program says once the kernel has killed a part of it, memory was the reason."""
+    cage = {"kind": "cgroup1", "oom_kills": 1, "peak_bytes": 900}
+    outcome = end("ValueError: no", oom_kills=1, cage=cage)
+    assert (outcome.state, outcome.reason) == (StateName.OUT_OF_MEMORY, "host")
+    assert outcome.memory_peak_bytes == 900
+    assert end("went on without it", exit_code=0, oom_kills=1, cage=cage).memory_peak_bytes == 7
+
+
+def test_full_cage_does_not_hide_what_else_ran_out() -> None:
+    """A job in a cage whose GPU ran out of memory is told so; a failure without a kill is one."""
+    cage = {"kind": "cgroup2", "oom_kills": 0, "peak_bytes": 900}
+    assert end("RuntimeError: CUDA error: out of memory", cage=cage).reason == "gpu"
+    assert end(**KILLED, cage=cage).state == StateName.FAILED
+    assert end("ValueError: no", cage={**cage, "oom_kills": None}).state == StateName.FAILED
+
+
 def test_killed_worker_needs_the_kernels_count() -> None:
     """A job that fails because its worker was killed is out of memory by the same count."""
     line = "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed."
