@@ -146,6 +146,17 @@ def check_nothing_is_left(place: Workplace) -> None:
 
 
 @needs_groups
+def test_job_that_is_over_before_it_is_looked_at(place: Workplace) -> None:
+    """It is remembered by the kernel's own mark, not by the little that was seen of it."""
+    quick = {"name": "quick", "command": [PYTHON, "-S", "-c", "b'x' * (600 << 20)"]}
+    place.write({**quick, "memory": "200MiB"})
+    assert place.run("run", "jobs.yaml").returncode == 0
+    assert place.run("run", "jobs.yaml", "--name", "again").returncode == 0
+    (again,) = attempts(place.state("again"), "quick")
+    assert 600 * MIB <= again.placement.memory <= 900 * MIB
+
+
+@needs_groups
 def test_last_attempt_is_alone(place: Workplace) -> None:
     """Four times what was declared is not enough either: the third attempt has the node to itself."""
     place.write(take("big", 300, "done", memory="50MiB"), take("north", 20, "enough"))

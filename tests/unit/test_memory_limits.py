@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from rmixer.model import (
 from rmixer.policies.baselines import Sequential
 from rmixer.policies.limits import HELD, attempts_table, memory_limit, raised_limit
 from rmixer.resources import GIB, MIB
+from rmixer.runner.admit import estimate_memory
 from rmixer.state import DECLARED_GROWTH, MEMORY_MARGIN
+from rmixer.store import AttemptFacts, Store
 
 NODE = Node(cores=(0, 1), memory=16 * GIB)
 
@@ -263,3 +266,39 @@ def test_log_of_before_there_were_limits() -> None:
     assert old.placement == Placement(
         threads=placed.placement.threads, cpu=placed.placement.cpu, memory=GIB
     )
+
+
+# --- the next run ---------------------------------------------------------------------------------
+
+
+def remembered(
+    directory: Path, *ends: tuple[StateName, int], memory: int | None = None
+) -> Estimate:
+    """What the next run of a program starts from, after attempts that ended so at such peaks."""
+    store = Store(directory / "store.sqlite")
+    for number, (state, peak) in enumerate(ends):
+        store.record(
+            AttemptFacts(
+                token=f"r.a.{number}", signature="s", family="f", machine="m", state=str(state),
+                ended=float(number), threads=1, seconds=1.0, was_alone=True,
+                memory_peak_bytes=peak, profile=None,
+            )
+        )  # fmt: skip
+    spec = job("a", signature="s", family="f", memory=memory)
+    return estimate_memory(spec, NODE, store)
+
+
+def test_next_run_starts_at_what_was_learned(tmp_path: Path) -> None:
+    """The peak of the attempt that succeeded, whatever smaller number the user still declares."""
+    ends = [(StateName.OUT_OF_MEMORY, 2 * GIB), (StateName.SUCCEEDED, 6 * GIB)]
+    estimate = remembered(tmp_path, *ends, memory=2 * GIB)
+    assert (estimate.source, estimate.memory) == ("history", int(6 * GIB * MEMORY_MARGIN))
+
+
+def test_limit_that_was_not_enough_is_remembered(tmp_path: Path) -> None:
+    """A later success of which less was seen does not pull the next reservation below it."""
+    ends = [(StateName.OUT_OF_MEMORY, 4 * GIB), (StateName.SUCCEEDED, GIB)]
+    estimate = remembered(tmp_path, *ends, memory=GIB)
+    assert estimate.memory > 4 * GIB
+    limit = memory_limit(job("a"), estimate, estimate.memory, most=NODE.memory)
+    assert limit > 5 * GIB

@@ -286,8 +286,8 @@ class Loop:
         The kernel's own mark also counts mapped files, which jobs share; it stands in where the job
         ended before it was looked at, and after an out-of-memory end. A full cage is exact.
         """
-        seen = self._watcher.detach(end.token)
         kernel = end.outcome.memory_peak_bytes
+        seen = self._watcher.detach(end.token, kernel)
         if end.outcome.state == StateName.OUT_OF_MEMORY and cage_peak(end.usage):
             return end.outcome
         if seen and end.outcome.state != StateName.OUT_OF_MEMORY:

@@ -17,6 +17,9 @@ from rmixer.profile.live import LiveProfiler, Sighting
 MEMORY_ALARM = 0.95
 #: And again each time it has grown by this share since.
 MEMORY_STEP = 1.05
+#: A process that has grown by this share after the last look at it has more than was seen; what is
+#: less is the difference between the kernel's two ways of counting.
+UNSEEN_GROWTH = 0.05
 #: Progress goes to the event log at most this often per job.
 PROGRESS_SECONDS = 10.0
 #: Weight of the newest measurement in the moving average of samples per second.
@@ -34,6 +37,7 @@ class Watched:
     started_at: float
     profiler: LiveProfiler
     meter: TreeMeter = field(default_factory=TreeMeter)
+    process_peak: int = 0
     alarm_at: float = 0.0
     progress_at: float = 0.0
     last: tuple[float, TreeSample, dict[str, Any] | None] | None = None
@@ -82,10 +86,19 @@ class Watcher:
             watched.placement = placement
             watched.alarm_at = 0.0
 
-    def detach(self, token: str) -> int:
-        """Stop watching an attempt; the highest memory that was seen, bytes."""
+    def detach(self, token: str, kernel_peak: int = 0) -> int:
+        """Stop watching an attempt; the highest memory that was seen, bytes.
+
+        Args:
+            token: the attempt's.
+            kernel_peak: the kernel's mark for its largest process, mapped files included. What that
+                process has grown by since it was last looked at is added to what was seen.
+        """
         watched = self._watched.pop(token, None)
-        return watched.meter.rss_peak_bytes if watched else 0
+        if watched is None:
+            return 0
+        seen, unseen = watched.meter.rss_peak_bytes, kernel_peak - watched.process_peak
+        return seen + unseen if seen and unseen > seen * UNSEEN_GROWTH else seen
 
     def look(self, at: float, roots: Mapping[str, int]) -> Look:
         """Look at every attempt now. ``roots`` has the process to walk down from, per token."""
@@ -99,6 +112,7 @@ class Watcher:
             look.sample["jobs"][watched.job] = line
             cpu += line["cpu"] or 0.0
             rss += sample.rss_bytes
+            watched.process_peak = max(watched.process_peak, sample.process_peak_bytes)
             _follow(watched, at, sample, page, look)
             watched.last = (at, sample, page)
         look.sample["node"] = {

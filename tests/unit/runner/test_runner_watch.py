@@ -48,8 +48,10 @@ class Bench:
         writer.publish()
         writer.close()
 
-    def look(self, at: float, cpu: float = 0.0, rss: int = 0) -> Look:
-        self.meter.now = TreeSample(Counters(cpu_seconds=cpu), rss_bytes=rss, processes=1)
+    def look(self, at: float, cpu: float = 0.0, rss: int = 0, process_peak: int = 0) -> Look:
+        self.meter.now = TreeSample(
+            Counters(cpu_seconds=cpu), rss_bytes=rss, process_peak_bytes=process_peak, processes=1
+        )
         return self.watcher.look(at, {"t": os.getpid()})
 
 
@@ -128,6 +130,18 @@ def test_detach_gives_the_peak(bench: Bench) -> None:
     assert bench.watcher.detach("t") == 7 * MIB
     assert bench.watcher.detach("t") == 0
     assert bench.look(3.0).sample["jobs"] == {}
+
+
+def test_growth_after_the_last_look_counts(bench: Bench) -> None:
+    """A job that takes its memory and ends between two looks is known by the kernel's own mark."""
+    bench.look(1.0, rss=10 * MIB, process_peak=15 * MIB)
+    assert bench.watcher.detach("t", 615 * MIB) == 610 * MIB
+
+
+def test_what_was_seen_is_not_added_to(bench: Bench) -> None:
+    """Mapped files, and the noise of two ways of counting, make no difference."""
+    bench.look(1.0, rss=100 * MIB, process_peak=5000 * MIB)
+    assert bench.watcher.detach("t", 5001 * MIB) == 100 * MIB
 
 
 def test_real_process_is_measured(tmp_path: Path) -> None:
