@@ -67,6 +67,13 @@ class FusedEmbedding(nn.Module):
         return F.embedding(rows, self.weight)
 
 
+def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The different row numbers, ascending, and for each of ``rows`` which of them it is."""
+    # numpy's unique is faster than torch's on a CPU, and shares the memory.
+    touched, inverse = np.unique(rows.numpy(), return_inverse=True)
+    return torch.from_numpy(touched), torch.from_numpy(inverse)
+
+
 class _SparseLookup(torch.autograd.Function):
     """Embedding lookup whose gradient is a coalesced sparse tensor of the touched rows."""
 
@@ -78,14 +85,12 @@ class _SparseLookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (grad_ND,) = grads
-        # numpy's unique is faster than torch's on a CPU, and shares the memory.
-        touched, inverse = np.unique(ctx.rows.numpy(), return_inverse=True)
+        touched, inverse = distinct(ctx.rows)
         summed = grad_ND.new_zeros(len(touched), grad_ND.shape[1])
-        summed.index_add_(0, torch.from_numpy(inverse), grad_ND)
+        summed.index_add_(0, inverse, grad_ND)
         grad = torch.sparse_coo_tensor(
-            torch.from_numpy(touched)[None], summed, ctx.shape,
-            is_coalesced=True, check_invariants=False,
-        )  # fmt: skip
+            touched[None], summed, ctx.shape, is_coalesced=True, check_invariants=False
+        )
         return grad, None
 
 
@@ -139,17 +144,55 @@ class Dice(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` is ``[..., width]``; the result has its shape."""
-        if self.training and len(x):
-            rows = tuple(range(x.dim() - 1))
-            mean = x.mean(rows)
-            centered = x - mean
-            var = centered.square().mean(rows)  # faster than var_mean on a CPU
-            self.running_mean.lerp_(mean.detach(), self.momentum)
-            self.running_var.lerp_(var.detach(), self.momentum)
-        else:
-            centered, var = x - self.running_mean, self.running_var
-        p = torch.sigmoid(centered * torch.rsqrt(var + self.eps))
-        return x * (self.alpha + p * (1 - self.alpha))
+        if not (self.training and len(x)):
+            rstd = torch.rsqrt(self.running_var + self.eps)
+            if torch.is_grad_enabled():
+                p = torch.sigmoid((x - self.running_mean) * rstd)
+                return x * (self.alpha + p * (1 - self.alpha))
+            p = (x - self.running_mean).mul_(rstd).sigmoid_()
+            return p.mul_(1 - self.alpha).add_(self.alpha).mul_(x)
+        y, mean, var = _Dice.apply(x, self.alpha, self.eps)  # type: ignore[no-untyped-call]
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(var, self.momentum)
+        out: Tensor = y
+        return out
+
+
+class _Dice(torch.autograd.Function):
+    """Dice with the batch's statistics: three tensors of the input's size where autograd has nine.
+
+    Backward with ``z = (x - mean) / std``: as batch normalization for what goes through z (Ioffe and
+    Szegedy, arXiv:1502.03167, section 3), plus what goes past it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        rows = tuple(range(x.dim() - 1))
+        mean = x.mean(rows)
+        p = x - mean
+        y = p.square()  # faster than var_mean on a CPU
+        var = y.mean(rows)
+        rstd = torch.rsqrt(var + eps)
+        p.mul_(rstd).sigmoid_()
+        torch.mul(p, 1 - alpha, out=y).add_(alpha).mul_(x)
+        ctx.save_for_backward(x, p, alpha, mean, rstd)
+        ctx.mark_non_differentiable(mean, var)
+        return y, mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, p, alpha, mean, rstd = ctx.saved_tensors
+        grad, rows = grads[0], tuple(range(x.dim() - 1))
+        one = grad * x
+        two = one * p
+        grad_alpha = one.sum(rows) - two.sum(rows)
+        through = two.mul_(1 - alpha).addcmul_(two, p, value=-1)  # the gradient of z
+        z = torch.sub(x, mean, out=one).mul_(rstd)
+        three = through * z
+        both = three.mean(rows)
+        through.sub_(through.mean(rows)).sub_(z.mul_(both)).mul_(rstd)
+        past = torch.mul(p, 1 - alpha, out=three).add_(alpha).mul_(grad)
+        return through.add_(past), grad_alpha, None
 
 
 def activation_of(name: str) -> Callable[[int], nn.Module]:

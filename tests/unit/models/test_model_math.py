@@ -43,6 +43,26 @@ def test_dins_split_first_layer_is_the_whole_one() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_dice_has_the_gradient_of_its_formula() -> None:
+    """In float64, against autograd on the formula; also where a value is far from the mean."""
+    torch.manual_seed(0)
+    dice = Dice(4).double()
+    nn.init.normal_(dice.alpha)
+    x = torch.randn(7, 4, dtype=torch.float64)
+    x[0, 0] = 50.0
+    x.requires_grad_()
+
+    def formula(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        centered = x - x.mean(0)
+        p = torch.sigmoid(centered * torch.rsqrt(centered.square().mean(0) + dice.eps))
+        return x * (alpha + p * (1 - alpha))
+
+    weights = torch.randn(7, 4, dtype=torch.float64)
+    ours = torch.autograd.grad((dice(x) * weights).sum(), [x, dice.alpha])
+    plain = torch.autograd.grad((formula(x, dice.alpha) * weights).sum(), [x, dice.alpha])
+    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+
+
 def test_dice_normalizes_with_the_batch_in_training_and_with_running_numbers_after() -> None:
     dice = Dice(3)
     nn.init.constant_(dice.alpha, 0.25)
