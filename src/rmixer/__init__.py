@@ -3,6 +3,7 @@
     import rmixer
     run = rmixer.run([{"name": "dlrm", "model": "dlrm", "data": {...}}], name="mine")
     model = rmixer.load("runs/mine/jobs/dlrm")
+    peak = rmixer.estimate(build, device="cuda")
 
 Everything is imported when it is first used: ``import rmixer`` costs nothing.
 """
@@ -11,18 +12,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmixer import estimate
     from rmixer.api import Job, Sweep, run
     from rmixer.errors import RmixerError
     from rmixer.runner.run import Run
     from rmixer.train.artifact import load  # noqa: TID251 - for the type checker alone
 
-__all__ = ["Job", "RmixerError", "Run", "Sweep", "load", "run"]
+__all__ = ["Job", "RmixerError", "Run", "Sweep", "estimate", "load", "run"]
 
 _HOMES = {
     "Job": "rmixer.api",
     "RmixerError": "rmixer.errors",
     "Run": "rmixer.runner.run",
     "Sweep": "rmixer.api",
+    "estimate": "rmixer.estimate",
     "load": "rmixer.train.artifact",
     "run": "rmixer.api",
 }
@@ -31,6 +34,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rmixer' has no attribute {name!r}")
+    if name == "estimate":  # a package that can be called
+        return import_module("rmixer.estimate")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmixer.errors import EXIT_INTERRUPTED, RmixerError, UsageError
+from rmixer.errors import EXIT_INTERRUPTED, EXIT_NEVER_FITS, RmixerError, UsageError
 
 if TYPE_CHECKING:
     from rmixer.model import JobSpec
@@ -81,6 +81,65 @@ def run(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
         ctx.exit(_run_command(command, options))
     assert file is not None
     ctx.exit(_run_file(file, options))
+
+
+@cli.command(cls=_RunCommand, short_help="Peak memory per job: estimate FILE, or -- CMD...")
+@click.argument("file", required=False, type=click.Path(readable=False, path_type=Path))
+@click.option(
+    "--device", metavar="cpu|cuda|NAME", default="cpu", show_default=True,
+    help="What the jobs would train on; NAME is a kind of GPU, for example 'NVIDIA H200'.",
+)  # fmt: skip
+@click.option("--device-memory", metavar="SIZE", help="Of the GPU, for example 80GiB.")
+@click.option("--limit", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up after.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.pass_context
+def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
+    """How much memory every job of FILE, or one command behind `--`, would need at most.
+
+    Nothing is trained: trainings of ours and PyTorch programs take three steps on tensors that have
+    no memory. Other programs run for a few seconds. Exit code 4: a job can never fit.
+    """
+    from rmixer.estimate.verb import EstimateOptions, estimate_jobs
+    from rmixer.report.estimates import render_estimates
+    from rmixer.report.write import json_text
+    from rmixer.spec import CommandNotFoundError, job_from_command, load_jobs_file
+
+    command: list[str] | None = ctx.obj
+    if (file is None) == (command is None):
+        raise click.UsageError("give a jobs FILE, or -- and a command; not both")
+    as_json = options.pop("as_json")
+    wanted = EstimateOptions.parse(**options)
+    try:
+        jobs = (
+            load_jobs_file(file, require_data=False).jobs
+            if file is not None
+            else [job_from_command(command or [], Path.cwd())]
+        )
+    except CommandNotFoundError as error:
+        click.echo(f"rmixer: {error}", err=True)
+        ctx.exit(NOT_FOUND)
+    found = estimate_jobs(jobs, wanted)
+    if as_json:
+        document = {"schema_version": 1, "jobs": [one.as_dict() for one in found]}
+        click.echo(json_text(document), nl=False)
+    else:
+        click.echo(render_estimates(found))
+    refused = [one.refusal for one in found if one.refusal]
+    for text in refused:
+        click.echo(f"rmixer: {text}", err=True)
+    ctx.exit(EXIT_NEVER_FITS if refused else 0)
+
+
+@cli.command(short_help="This machine, and what it lacks")
+@click.option("--measure-context", is_flag=True, help="Measure a CUDA context on every GPU.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def doctor(measure_context: bool, as_json: bool) -> None:
+    """What jobs have on this machine, and what is known of it."""
+    from rmixer.report.doctor import examine, render_examination
+    from rmixer.report.write import json_text
+
+    document = examine(measure_contexts=measure_context)
+    click.echo(json_text(document) if as_json else render_examination(document), nl=not as_json)
 
 
 @cli.command(short_help="Table, figures and HTML of a run")
@@ -268,11 +327,12 @@ def _dry_run(jobs: Sequence[JobSpec], settings: Settings, *, as_json: bool) -> i
     from rmixer import paths
     from rmixer.monitor import discover_node
     from rmixer.resources import format_bytes
-    from rmixer.runner.admit import admit
+    from rmixer.runner.admit import admit, trace_unknown
     from rmixer.store import Store
 
     node = discover_node(cores=settings.cores, gpus=settings.gpus)
-    admitted = admit(jobs, node, Store(paths.store_path()))
+    store = Store(paths.store_path())
+    admitted = admit(jobs, node, store, trace_unknown(jobs, node, store))
     if as_json:
         rows = [
             {

@@ -44,6 +44,24 @@ CREATE TABLE IF NOT EXISTS machines (
   memory_bandwidth REAL NOT NULL,
   measured REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS baselines (
+  key TEXT PRIMARY KEY,
+  anonymous_bytes INTEGER NOT NULL,
+  file_bytes INTEGER NOT NULL,
+  measured REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS contexts (
+  key TEXT PRIMARY KEY,
+  bytes INTEGER NOT NULL,
+  measured REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS estimates (
+  token TEXT PRIMARY KEY,
+  source TEXT NOT NULL,
+  estimated_bytes INTEGER NOT NULL,
+  measured_bytes INTEGER NOT NULL,
+  ended REAL NOT NULL
+);
 """
 
 
@@ -152,6 +170,55 @@ class Store:
             None,
         )
         return measured
+
+    # --- estimates --------------------------------------------------------------------------
+
+    def baseline(self, key: str) -> tuple[int, int] | None:
+        """Memory of a warm process without tensors, if it was measured: anonymous, file; bytes."""
+        query = "SELECT anonymous_bytes, file_bytes FROM baselines WHERE key = ?"
+        rows = self._rows(query, (key,))
+        return (int(rows[0][0]), int(rows[0][1])) if rows else None
+
+    def keep_baseline(self, key: str, memory: tuple[int, int], now: float) -> None:
+        """Remember what `baseline` answers."""
+        values = (key, *memory, now)
+        self._attempt(
+            lambda db: db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", values),
+            None,
+        )
+
+    def context(self, key: str) -> int | None:
+        """Bytes of a CUDA context, if it was measured."""
+        found = self._one("SELECT bytes FROM contexts WHERE key = ?", (key,))
+        return int(found) if found else None
+
+    def keep_context(self, key: str, size: int, now: float) -> None:
+        """Remember what `context` answers."""
+        values = (key, size, now)
+        self._attempt(
+            lambda db: db.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", values), None
+        )
+
+    def keep_error(
+        self, token: str, source: str, estimated: int, measured: int, now: float
+    ) -> None:
+        """Remember how an estimate compared with what was measured; bytes."""
+        values = (token, source, estimated, measured, now)
+        self._attempt(
+            lambda db: db.execute(
+                "INSERT OR REPLACE INTO estimates VALUES (?, ?, ?, ?, ?)", values
+            ),
+            None,
+        )
+
+    def estimate_errors(self, source: str) -> tuple[float, ...]:
+        """Measured / estimated of the newest estimates of a source, oldest first."""
+        rows = self._rows(
+            "SELECT measured_bytes, estimated_bytes FROM estimates WHERE source = ?"
+            " AND measured_bytes > 0 AND estimated_bytes > 0 ORDER BY ended DESC LIMIT 500",
+            (source,),
+        )
+        return tuple(measured / estimated for measured, estimated in reversed(rows))
 
     # --- inside -----------------------------------------------------------------------------
 

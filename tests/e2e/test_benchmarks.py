@@ -32,3 +32,15 @@ def test_colocate_measures_every_policy(tmp_path: Path) -> None:
         "fixed:k=2,threads=1",
     }
     assert "limit" in done.stdout
+
+
+@pytest.mark.e2e
+def test_estimate_compares_with_real_runs() -> None:
+    """The small version estimates and trains three configurations, and prints each error."""
+    command = [sys.executable, "benchmarks/estimate.py", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 4
+    assert all(" trace " in line and "%" in line for line in lines[:3])
+    assert lines[-1].startswith("3 configurations")

@@ -32,8 +32,9 @@ ROOMS = [
     ["__main__"],
     ["data", "models"],
     ["train"],
+    ["trace"],
 ]
-BELOW = {"data", "models", "train"}
+BELOW = {"data", "models", "train", "trace"}
 
 
 def room_of(module: str) -> str:

@@ -92,6 +92,20 @@ def prepare(
     return final
 
 
+def find(spec: DataSpec, cache_dir: Path) -> Path | None:
+    """The folder of the data set if it is finished; None if it would have to be built.
+
+    Raises:
+        DataError: the source cannot be read.
+        StorageError: the cache cannot be written.
+    """
+    try:
+        folder = cache_dir / cache_key(spec, load_format(spec.format)(spec), cache_dir)
+    except OSError as error:
+        raise storage_error(error, cache_dir) from error
+    return folder if _is_whole(folder) else None
+
+
 def cache_key(spec: DataSpec, source: Format, cache_dir: Path) -> str:
     """The name of the data set in the cache: format and 32 hexadecimal digits."""
     identity = {

@@ -59,6 +59,13 @@ class Dataset:
             sequences={name: lists(*columns, rows) for name, columns in self._sequences.items()},
         )
 
+    def list_ids(self, rows: NDArray[np.int64]) -> int:
+        """How many ids the lists of the rows with these numbers have together."""
+        return sum(
+            int((offsets[rows + 1] - offsets[rows]).sum())
+            for _, offsets in self._sequences.values()
+        )
+
     def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The labels of the rows with these numbers."""
         return np.asarray(self._label[rows])

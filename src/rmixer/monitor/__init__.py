@@ -16,7 +16,7 @@ from rmixer.monitor.processes import (
     read_process,
     trees,
 )
-from rmixer.monitor.usage import Counters, TreeMeter, TreeSample, sample_tree
+from rmixer.monitor.usage import Counters, TreeMeter, TreeSample, own_memory, sample_tree
 
 __all__ = [
     "Counters",
@@ -30,6 +30,7 @@ __all__ = [
     "discover_node",
     "measure_memory_bandwidth",
     "memory_available",
+    "own_memory",
     "process_table",
     "read_process",
     "sample_tree",

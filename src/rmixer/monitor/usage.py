@@ -105,6 +105,17 @@ class _ProcessSample:
     threads: int
 
 
+def own_memory(proc: str = PROC) -> dict[str, int]:
+    """Memory of this process, bytes: ``peak_bytes``, and now ``anonymous_bytes``, ``file_bytes``.
+
+    ``peak_bytes`` is the kernel's high-water mark, ``file_bytes`` are the pages of mapped files,
+    libraries and data, that other processes may share.
+    """
+    status = read_file(f"{proc}/self/status") or b""
+    names = {"peak_bytes": b"VmHWM:", "anonymous_bytes": b"RssAnon:", "file_bytes": b"RssFile:"}
+    return {key: _number(status, name) * 1024 for key, name in names.items()}
+
+
 def _sum(samples: list[_ProcessSample]) -> TreeSample:
     counters = Counters()
     for sample in samples:

@@ -9,7 +9,7 @@ from rmixer.model import StateName
 from rmixer.paths import RunPaths
 from rmixer.report.headline import figures, headline
 from rmixer.report.ranking import metric_names
-from rmixer.report.text import clip, format_metric, format_number, last_lines, one_line
+from rmixer.report.text import clip, columns, format_metric, format_number, last_lines, one_line
 from rmixer.resources import format_seconds
 
 _ROWS = 40
@@ -31,7 +31,7 @@ def render_summary(document: dict[str, Any]) -> str:
 
 def _figures(document: dict[str, Any]) -> list[str]:
     rows = [[f.label, f.value, f.note] for f in figures(document)]
-    return [f"  {line}" for line in _columns(rows, "<><")]
+    return [f"  {line}" for line in columns(rows, "<><")]
 
 
 def _table(document: dict[str, Any]) -> list[str]:
@@ -42,7 +42,7 @@ def _table(document: dict[str, Any]) -> list[str]:
     shown = _most_telling(jobs)
     titles = ["job", "state", "seconds", "samples/s", *map(one_line, metrics), "tries", "reason"]
     rows = [titles, *(_row(job, metrics) for job in shown)]
-    lines = _columns(rows, "<<>>" + ">" * len(metrics) + "><")
+    lines = columns(rows, "<<>>" + ">" * len(metrics) + "><")
     if len(shown) < len(jobs):
         lines.append(f"… {len(jobs) - len(shown)} more jobs, all of them in the report")
     return lines
@@ -85,14 +85,4 @@ def _failure(job: dict[str, Any]) -> list[str]:
         f"{one_line(job['name'])}: {job['state']}{reason} {tries}{took}",
         *(f"  | {line}" for line in lines),
         *([f"  log: {one_line(job['log'])}"] if job["log"] is not None else []),
-    ]
-
-
-def _columns(rows: list[list[str]], sides: str) -> list[str]:
-    widths = [max(len(row[index]) for row in rows) for index in range(len(sides))]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
-        ).rstrip()
-        for row in rows
     ]

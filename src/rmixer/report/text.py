@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,6 +46,17 @@ def last_lines(text: str, count: int = 20) -> str:
 def clip(text: str, width: int) -> str:
     """The text, or its first part and an ellipsis where it is longer than `width` characters."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Rows as aligned lines; ``sides`` has ``<`` or ``>`` per column."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(sides))]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def rfc3339(wall: float | None) -> str | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmixer.errors import NeverFitsError, UsageError
+from rmixer.estimate.estimates import JobEstimate
+from rmixer.estimate.estimator import DEFAULT_MEMORY, Estimator, Target, reserve_measured
 from rmixer.execute.environment import declared_threads
 from rmixer.model import CPU, Estimate, JobSpec, Node, Profile
 from rmixer.policies.base import eligible_devices, never_fits
-from rmixer.resources import GIB
-from rmixer.state import MEMORY_MARGIN
 from rmixer.store import Store, machine_key
 
-#: Reserved for a job of which nothing is known: imports of a training framework and a small model.
-#: It is replaced by what the job is seen to use once its first steps are done.
-DEFAULT_MEMORY = GIB
+logger = logging.getLogger(__name__)
+
+#: Traces of one batch may take so long before the run goes on without them.
+TRACE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +30,37 @@ class Admitted:
     profile: Profile | None
 
 
-def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
+def admit(
+    jobs: Sequence[JobSpec],
+    node: Node,
+    store: Store,
+    traced: Mapping[str, JobEstimate] | None = None,
+) -> list[Admitted]:
     """Look up what is known of each job; refuse the batch if one of them can never fit.
+
+    Args:
+        jobs: validated.
+        node: the machine.
+        store: what earlier runs showed.
+        traced: estimates of jobs of which nothing was measured, by id; see `trace_unknown`.
 
     Raises:
         NeverFitsError: with the numbers for every such job.
         UsageError: a training of ours is to run on a GPU.
     """
     machine = machine_key(node.name, len(node.cores))
+    traced = traced or {}
     jobs = [charge_threads(spec, node) for spec in jobs]
     admitted = [
         Admitted(
             spec,
-            estimate_memory(spec, node, store),
+            estimate_memory(spec, node, store, traced.get(spec.id)),
             store.profile(spec.signature, spec.family, machine),
         )
         for spec in jobs
     ]
     refused = [
-        f"job {one.spec.name} can never fit on {node.name}: {reason}"
+        _refused(one, node, reason, traced.get(one.spec.id))
         for one in admitted
         if (reason := never_fits(one.spec, one.estimate, node)) is not None
     ]
@@ -54,6 +68,46 @@ def admit(jobs: Sequence[JobSpec], node: Node, store: Store) -> list[Admitted]:
         raise NeverFitsError("\n".join(refused))
     _check_trainable(jobs, node)
     return admitted
+
+
+def _refused(one: Admitted, node: Node, reason: object, traced: JobEstimate | None) -> str:
+    if traced is not None and traced.refusal:
+        return traced.refusal
+    return f"job {one.spec.name} can never fit on {node.name}: {reason}"
+
+
+def trace_unknown(
+    jobs: Sequence[JobSpec],
+    node: Node,
+    store: Store,
+    *,
+    estimator: Estimator | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, JobEstimate]:
+    """Traces of the trainings of ours of which no peak was measured, by job id.
+
+    Made in a process of their own. A job that cannot be traced (its data are not parsed yet, or the
+    trace fails or takes too long) is left out: it starts from the user's hint or a default, and a
+    warning says why.
+    """
+    unknown = [
+        spec
+        for spec in jobs
+        if spec.kind == "model" and store.memory_peak(spec.signature, spec.family) is None
+    ]
+    if not unknown:
+        return {}
+    target = Target(host_memory=node.memory)
+    made = estimator or Estimator(store)
+    try:
+        found = made.estimate(unknown, target, limit_seconds=TRACE_SECONDS, should_stop=should_stop)
+    except Exception as error:  # noqa: BLE001 - an estimate never disturbs a run
+        logger.warning("no estimates of memory: %s", error)
+        return {}
+    for one in found:
+        if one.source != "trace":
+            logger.info("%s: memory is not estimated: %s", one.name, "; ".join(one.notes))
+    return {one.id: one for one in found if one.source == "trace"}
 
 
 def charge_threads(spec: JobSpec, node: Node, inherited: Mapping[str, str] = os.environ) -> JobSpec:
@@ -82,19 +136,31 @@ def _check_trainable(jobs: Sequence[JobSpec], node: Node) -> None:
             )
 
 
-def estimate_memory(spec: JobSpec, node: Node, store: Store) -> Estimate:
-    """Host memory to reserve: a measured peak of the job or its family, the hint, or a default.
+def estimate_memory(
+    spec: JobSpec, node: Node, store: Store, traced: JobEstimate | None = None
+) -> Estimate:
+    """Host memory to reserve: a measured peak of the job or its family, a trace, hint or default.
 
-    The hint counts only where it is larger than what was measured.
+    The hint counts only where it is larger than what was measured or traced.
     """
     peak = store.memory_peak(spec.signature, spec.family)
     hint = spec.memory or 0
     device_memory = spec.gpu_memory or 0
+    expected, source = 0, "default"
     if peak is not None:
-        measured = min(int(peak * MEMORY_MARGIN), node.memory)
-        source = "history" if measured >= hint else "hint"
-        return Estimate(memory=max(measured, hint), device_memory=device_memory, source=source)
-    if hint:
-        return Estimate(memory=hint, device_memory=device_memory, source="hint")
-    memory = min(DEFAULT_MEMORY, node.memory)
-    return Estimate(memory=memory, device_memory=device_memory, source="default")
+        expected, source = peak, "history"
+        needed = min(reserve_measured(peak, store), node.memory)
+    elif traced is not None:
+        expected, source = traced.own_host_bytes, "trace"
+        needed = traced.reserve_host_bytes
+        if expected <= node.memory:  # only the room above it does not fit
+            needed = min(needed, node.memory)
+    else:
+        needed = 0 if hint else min(DEFAULT_MEMORY, node.memory)
+    return Estimate(
+        memory=max(needed, hint),
+        device_memory=device_memory,
+        source="hint" if hint > needed else source,
+        expected=expected,
+        expected_from=source if expected else "",
+    )

@@ -16,6 +16,7 @@ from typing import Any
 from rmixer import catalog, dispatcher, paths
 from rmixer import events as ev
 from rmixer.errors import StorageError, UsageError
+from rmixer.estimate.estimates import JobEstimate
 from rmixer.execute.base import Executor
 from rmixer.execute.process import ProcessExecutor
 from rmixer.model import Active, JobSpec, Node
@@ -91,6 +92,7 @@ class Run:
     state: RunState = field(default_factory=RunState)
     _loop: Loop | None = None
     _early: list[Callable[[float, float], ev.Observed]] = field(default_factory=list)
+    _traced: dict[str, JobEstimate] | None = None
 
     @property
     def paths(self) -> RunPaths:
@@ -180,7 +182,17 @@ class Run:
     def _check_fits(self, folder: RunFolder) -> None:
         """Refuse jobs that can never fit before an earlier run of theirs is put away."""
         node = self._node(folder)
-        admit.admit(self.jobs, node, Store(paths.store_path()))
+        store = Store(paths.store_path())
+        admit.admit(self.jobs, node, store, self._traces(node, store))
+
+    def _traces(self, node: Node, store: Store) -> dict[str, JobEstimate]:
+        """Estimates of jobs of which nothing was measured; made once."""
+        if self._traced is None:
+            asked = self._early  # Ctrl-C, or a job cancelled, before the loop runs
+            self._traced = admit.trace_unknown(
+                self.jobs, node, store, should_stop=lambda: bool(asked)
+            )
+        return self._traced
 
     def _node(self, folder: RunFolder) -> Node:
         """This machine; what jobs that outlived their runner have booked is free for them."""
@@ -232,7 +244,7 @@ class Run:
     def _begin(self, folder: RunFolder, node: Node, store: Store) -> list[_Make]:
         """The first events of a new run. Raises before anything is written if a job cannot fit."""
         settings = self.settings
-        admitted = admit.admit(self.jobs, node, store)
+        admitted = admit.admit(self.jobs, node, store, self._traces(node, store))
         _write_text(folder.paths.jobs_file, settings.text)
         return [
             lambda at, wall: ev.Began(
@@ -258,7 +270,7 @@ class Run:
         missing = [spec for spec in self.jobs if spec.id not in state.jobs]
         makes: list[_Make] = [
             lambda at, wall: ev.Resumed(at=at, wall=wall, node=node, retry_failed=retry_failed),
-            *(_submit(one) for one in admit.admit(missing, node, store)),
+            *(_submit(one) for one in admit.admit(missing, node, store, self._traces(node, store))),
         ]
         if not state.queue_closed:
             makes.append(lambda at, wall: ev.QueueClosed(at=at, wall=wall))

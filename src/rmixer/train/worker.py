@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmixer.errors import DataError, RmixerError, StorageError, UsageError
 from rmixer.launch import page
+from rmixer.monitor import own_memory
 from rmixer.train.config import JobConfig
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def run(config: JobConfig, stop: _Stop) -> None:
     document = _document(
         result, dataset, parameters=sum(s[0] for s in sizes), size=sum(s[1] for s in sizes)
     )
+    document["memory"] = own_memory()
     _write_json(config.result_path, document)
     _show(progress, page.DONE)
     progress.close()

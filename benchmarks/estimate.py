@@ -1,0 +1,271 @@
+"""How near estimates of peak memory are: every model of ours and plain scripts, really trained.
+
+For each configuration the estimate is made first (nothing of it has been measured then), then a few
+steps and an evaluation are trained on the CPU, in the environment that jobs have, and the kernel's
+high-water mark of the process is read.
+
+    python benchmarks/estimate.py             # all; writes results/estimate.json, docs/memory.md
+    python benchmarks/estimate.py --smoke     # three configurations; checks that it works
+    python benchmarks/estimate.py --table     # the table of the last results again, nothing is run
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rmixer.estimate.estimator import Estimator, Target, job_like_environment
+from rmixer.estimate.quantiles import MISS, upper_factor
+from rmixer.execute.environment import thread_settings
+from rmixer.model import JobSpec
+from rmixer.resources import MIB
+from rmixer.spec import jobs_from_dicts
+from rmixer.store import Store
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results" / "estimate.json"
+ERRORS = ROOT / "src" / "rmixer" / "estimate" / "errors.json"
+DOCS = ROOT / "docs" / "memory.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+STEPS = 8
+BATCH_SIZES = (512, 2048, 8192)
+#: Rows of data and of the largest table: the tables have some 20k to 2M rows together.
+SIZES = ((60_000, 1_500), (200_000, 60_000), (800_000, 2_000_000))
+SCRIPTS = (
+    ["plain_mlp.py", "--epochs", "1"],
+    ["plain_dcn.py"],
+    ["plain_tables.py"],
+)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One row of the table."""
+
+    group: str  # left out together when the quantile is checked
+    name: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+def configurations() -> Iterator[Configuration]:
+    """Models x optimizers x batch sizes x table sizes (each batch size with two), and scripts."""
+    chosen = [(b, s) for b, s in itertools.product(range(3), range(3)) if (b + s) % 3 != 1]
+    for model, optimizer in itertools.product(
+        ("dlrm", "deepfm", "din"), ("rowwise_adagrad", "adam", "sgd")
+    ):
+        for b, s in chosen if optimizer != "sgd" else chosen[:3]:
+            rows, table = SIZES[s]
+            like = "behaviour" if model == "din" else "criteo"
+            size = {"items": table} if model == "din" else {"max_table_rows": table}
+            keys = {
+                "model": model,
+                "optimizer": {"name": optimizer, "lr": 0.01},
+                "batch_size": BATCH_SIZES[b],
+                "steps": STEPS,
+                "threads": 1 if b != 1 else 2,
+                "data": {"format": "generated", "like": like, "rows": rows, "seed": 1, **size},
+            }
+            name = f"{model} {optimizer} batch {BATCH_SIZES[b]} tables {table}"
+            yield Configuration(model, name, keys)
+    for words in SCRIPTS:
+        keys = {"command": [sys.executable, *words], "threads": 1}
+        yield Configuration("scripts", " ".join(words), keys)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="three configurations")
+    parser.add_argument("--table", action="store_true", help="only write the table again")
+    parser.add_argument("--only", default="", help="configurations whose name has this in it")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    if args.table:
+        write_documents(json.loads(args.out.read_text()))
+        return
+    wanted = [c for c in configurations() if args.only in c.name]
+    if args.smoke:
+        wanted = [c for c in wanted if "batch 512 tables 1500" in c.name][:2] + wanted[-1:]
+    began = time.time()
+    rows = run(wanted)
+    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "rows": rows}
+    print(summary(rows, time.time() - began))
+    if not args.smoke and not args.only:
+        args.out.parent.mkdir(exist_ok=True)
+        args.out.write_text(json.dumps(document, indent=1) + "\n")
+        write_documents(document)
+
+
+def run(wanted: Sequence[Configuration]) -> list[dict[str, Any]]:
+    """Estimate all, then train all."""
+    with tempfile.TemporaryDirectory(prefix="estimate-") as name:
+        folder = Path(name)
+        cache = Path(os.environ.get("RMIXER_BENCH_CACHE", folder / "cache"))
+        store = Store(folder / "store.sqlite")
+        jobs = [
+            jobs_from_dicts([{"name": f"c{i}", **c.keys}], ROOT / "examples")[0]
+            for i, c in enumerate(wanted)
+        ]
+        estimator = Estimator(store, cache)
+        estimates = [
+            estimator.estimate([job], Target(), parse=True, measure=True, commands=True)[0]
+            for job in jobs
+        ]
+        rows = []
+        for configuration, job, estimate in zip(wanted, jobs, estimates, strict=True):
+            measured = train(job, folder, cache)
+            row = {
+                "group": configuration.group,
+                "name": configuration.name,
+                "source": estimate.source,
+                "estimated_bytes": estimate.host_bytes,
+                "measured_bytes": measured,
+                "seconds": round(estimate.seconds, 2),
+                "parts": dict(estimate.bytes),
+                "notes": list(estimate.notes),
+            }
+            rows.append(row)
+            print(line(row), flush=True)
+        return rows
+
+
+def train(job: JobSpec, folder: Path, cache: Path) -> int:
+    """Train for real; the kernel's high-water mark of the process, bytes."""
+    environment = job_like_environment()
+    environment |= thread_settings(job.threads, environment)
+    if job.kind == "command":
+        return watched([str(word) for word in job.payload["argv"]], environment)
+    config = {
+        **{key: value for key, value in job.payload.items() if value is not None},
+        "name": job.name,
+        "threads": job.threads,
+        "cache_dir": str(cache),
+        "progress_path": str(folder / "progress"),
+        "result_path": str(folder / "result.json"),
+        "model_dir": str(folder / "model"),
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "rmixer.train.worker", str(folder / "config.json")]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    memory = json.loads((folder / "result.json").read_text())["memory"]
+    return int(memory["peak_bytes"])
+
+
+def watched(command: list[str], environment: Mapping[str, str]) -> int:
+    """The high-water mark of a program, read until it ends: the mark never falls."""
+    process = subprocess.Popen(
+        command, env=dict(environment), cwd=ROOT / "examples", stdout=subprocess.DEVNULL
+    )
+    peak = 0
+    while process.poll() is None:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            break
+        for text in status.splitlines():
+            if text.startswith("VmHWM:"):
+                peak = max(peak, int(text.split()[1]) * 1024)
+        time.sleep(0.01)
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+    return peak
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def error(row: Mapping[str, Any]) -> float:
+    """How far the estimate is above (positive) or below what was measured, as a share of it."""
+    return float(row["estimated_bytes"]) / float(row["measured_bytes"]) - 1
+
+
+def left_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """For each row: whether its reservation held, the quantile being fitted without its group."""
+    held = []
+    for row in rows:
+        others = [
+            float(r["measured_bytes"]) / float(r["estimated_bytes"])
+            for r in rows
+            if r["group"] != row["group"]
+        ]
+        reserved = float(row["estimated_bytes"]) * upper_factor(others)
+        held.append((str(row["name"]), reserved >= float(row["measured_bytes"])))
+    return held
+
+
+def line(row: Mapping[str, Any]) -> str:
+    estimated, measured = row["estimated_bytes"] / MIB, row["measured_bytes"] / MIB
+    return (
+        f"{row['name']:52} {row['source']:8} {estimated:8.0f} MiB {measured:8.0f} MiB "
+        f"{100 * error(row):+6.1f} %  {row['seconds']:5.1f} s"
+    )
+
+
+def summary(rows: Sequence[Mapping[str, Any]], seconds: float) -> str:
+    errors = [100 * error(row) for row in rows]
+    misses = [name for name, held in left_out(rows) if not held] if len(rows) > 3 else []
+    mean = sum(map(abs, errors)) / len(errors)
+    return (
+        f"{len(rows)} configurations in {seconds:.0f} s: mean absolute error {mean:.2f} %, "
+        f"lowest {min(errors):+.1f} %, highest {max(errors):+.1f} %; reservations too small, the "
+        f"group left out: {len(misses)} of {len(rows)} {misses or ''}"
+    )
+
+
+def machine() -> str:
+    python, torch = platform.python_version(), version("torch")
+    return f"{os.cpu_count()}-core x86 VM, Python {python}, torch {torch}"
+
+
+def write_documents(document: Mapping[str, Any]) -> None:
+    """The errors that the quantile is fitted to, and the table in the docs."""
+    errors: dict[str, list[float]] = {}
+    for row in document["rows"]:
+        ratio = row["measured_bytes"] / row["estimated_bytes"]
+        errors.setdefault(row["source"], []).append(round(ratio, 4))
+    kept = {"measured": f"{document['machine']}, {document['date']}", "errors": errors}
+    ERRORS.write_text(json.dumps(kept, indent=1) + "\n")
+    text = DOCS.read_text()
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    DOCS.write_text(f"{head}{BEGIN}\n{table(document)}\n{END}{tail}")
+
+
+def table(document: Mapping[str, Any]) -> str:
+    rows = document["rows"]
+    errors = [100 * error(row) for row in rows]
+    misses = sum(not held for _, held in left_out(rows))
+    mean = sum(map(abs, errors)) / len(errors)
+    result = (
+        f"{len(rows)} configurations: mean absolute error {mean:.2f} %, from {min(errors):+.1f} % "
+        f"to {max(errors):+.1f} %. With the quantile for {100 * MISS:.1f} % misses fitted without "
+        f"the row's own group, {misses} of {len(rows)} reservations were too small."
+    )
+    lines = [
+        f"`python benchmarks/estimate.py`, {document['machine']}, {document['date']}.",
+        result,
+        "",
+        "| configuration | source | estimated MiB | measured MiB | error | seconds |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row['name']} | {row['source']} | {row['estimated_bytes'] / MIB:.0f} | "
+        f"{row['measured_bytes'] / MIB:.0f} | {100 * error(row):+.1f} % | {row['seconds']:.1f} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The estimate of each job of a batch: what was measured, else traced, probed, said, or assumed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rmixer import paths
+from rmixer.estimate import host, program
+from rmixer.estimate.child import trace_models
+from rmixer.estimate.contexts import STATED, Context, cublas_workspace
+from rmixer.estimate.estimates import JobEstimate, refusal
+from rmixer.estimate.quantiles import reserve
+from rmixer.estimate.timeline import CATEGORIES
+from rmixer.execute.environment import allocator_settings, inherited_environment, thread_settings
+from rmixer.model import CPU, JobSpec
+from rmixer.resources import GIB, format_bytes
+from rmixer.state import MEMORY_MARGIN
+from rmixer.store import Store
+
+#: Reserved for a job of which nothing is known: imports of a training framework and a small model.
+DEFAULT_MEMORY = GIB
+#: So many repeated runs are needed before their spread says more than the margin.
+ENOUGH_ERRORS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What estimates are for.
+
+    Attributes:
+        device: ``cpu``, ``cuda``, or a kind of GPU, for example ``NVIDIA H200``.
+        device_memory: bytes of the GPU; None: not known, nothing is refused.
+        host_memory: bytes that jobs may use on the host.
+        context: of a GPU process.
+    """
+
+    device: str = CPU
+    device_memory: int | None = None
+    host_memory: int | None = None
+    context: Context = STATED
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device != CPU
+
+
+class Estimator:
+    """Estimates jobs, one batch at a time.
+
+    Args:
+        store: measured peaks, baselines and errors.
+        cache_dir: where parsed data are.
+    """
+
+    def __init__(self, store: Store, cache_dir: Path | None = None) -> None:
+        self.store = store
+        self.cache_dir = cache_dir or paths.cache_dir()
+
+    def estimate(
+        self,
+        jobs: Sequence[JobSpec],
+        target: Target,
+        *,
+        parse: bool = False,
+        measure: bool = False,
+        commands: bool = False,
+        limit_seconds: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> list[JobEstimate]:
+        """One estimate per job, in order.
+
+        Args:
+            jobs: validated.
+            target: the device and what it has.
+            parse: parse data that are not parsed yet, to know the sizes of the tables.
+            measure: measure this machine's baseline if it is not known.
+            commands: run commands on fake tensors, or for a short probe.
+            limit_seconds: for all trainings of ours together, and for each command.
+            should_stop: asked several times a second; what is traced by then counts.
+        """
+        environment = job_like_environment()
+        models = {job.id: job.payload for job in jobs if job.kind == "model"}
+        answers = trace_models(
+            models,
+            device="cuda" if target.is_gpu else CPU,
+            cache_dir=self.cache_dir,
+            environment=environment,
+            parse=parse,
+            workspace=cublas_workspace(target.device) if target.is_gpu else 0,
+            limit_bytes=self._room(target),
+            limit_seconds=limit_seconds,
+            should_stop=should_stop,
+        )
+        found = []
+        for job in jobs:
+            answer = answers.get(job.id)
+            began = time.perf_counter()
+            if answer is None and commands:
+                limit = limit_seconds or program.LIMIT_SECONDS
+                answer = program.estimate_command(job, target.is_gpu, environment, limit)
+                answer.setdefault("seconds", time.perf_counter() - began)
+            baseline = self._baseline(job, environment, measure=measure)
+            found.append(self._conclude(job, target, answer or {}, baseline))
+        return found
+
+    def _room(self, target: Target) -> int | None:
+        if target.device_memory is None:
+            return None
+        return max(0, target.device_memory - target.context.bytes)
+
+    def _baseline(
+        self, job: JobSpec, environment: Mapping[str, str], *, measure: bool
+    ) -> host.Baseline:
+        key = host.baseline_key(job.threads)
+        known = self.store.baseline(key)
+        if known is not None:
+            return host.Baseline(anonymous=known[0], file=known[1])
+        if not measure or job.kind != "model":
+            return host.STATED
+        settled = {**environment, **thread_settings(job.threads, environment)}
+        tiny = host.tiny_job()
+        answer = trace_models(
+            {"baseline": tiny}, device=CPU, cache_dir=self.cache_dir, environment=environment,
+            parse=True,
+        )["baseline"]  # fmt: skip
+        if "error" in answer:
+            return host.STATED
+        measured = host.measure_baseline(settled, job.threads, answer["host"]["reserved"])
+        self.store.keep_baseline(key, (measured.anonymous, measured.file), time.time())
+        return measured
+
+    # --- one job ---------------------------------------------------------------------------------
+
+    def _conclude(
+        self, job: JobSpec, target: Target, answer: Mapping[str, Any], baseline: host.Baseline
+    ) -> JobEstimate:
+        if "host" in answer or "device" in answer:
+            estimate = _from_trace(job, target, answer, baseline)
+        else:
+            estimate = _from_words(job, target, answer)
+        return self._with_reservation(job, target, estimate, answer)
+
+    def _with_reservation(
+        self, job: JobSpec, target: Target, estimate: JobEstimate, answer: Mapping[str, Any]
+    ) -> JobEstimate:
+        """What to book: the measured peak of this signature, else a quantile above the estimate."""
+        own = self.store.estimate_errors(estimate.source)
+        peak = self.store.memory_peak(job.signature, job.family)
+        notes = list(estimate.notes)
+        if peak is not None:
+            host_bytes = max(reserve_measured(peak, self.store), job.memory or 0)
+            notes.append(f"measured peak of this job or its family: {format_bytes(peak)}")
+            estimate = replace(estimate, source="history")
+        elif estimate.source in ("hint", "default"):
+            host_bytes = max(estimate.host_bytes, job.memory or 0)
+        else:
+            needed = reserve(estimate.own_host_bytes, estimate.source, own)
+            host_bytes = max(needed, job.memory or 0)
+        total = estimate.bytes.get("total", 0) if target.is_gpu else 0
+        device_bytes = max(reserve(total, "trace-gpu") if total else 0, job.gpu_memory or 0)
+        return replace(
+            estimate,
+            reserve_host_bytes=host_bytes,
+            reserve_device_bytes=device_bytes if target.is_gpu else 0,
+            notes=tuple(notes),
+            refusal=_refusal(job, target, estimate, answer),
+        )
+
+
+def _from_trace(
+    job: JobSpec, target: Target, answer: Mapping[str, Any], baseline: host.Baseline
+) -> JobEstimate:
+    peak = answer["device"] if target.is_gpu else answer["host"]
+    mapped = int(answer.get("mapped_bytes", 0))
+    own = answer.get("process")  # of a command: what it held for real
+    warm = own["resident"] if own else baseline.anonymous + baseline.file
+    libraries = own["file"] if own else baseline.file
+    extra = int(answer.get("order_bytes", 0))
+    context = target.context.bytes if target.is_gpu else warm
+    host_bytes = warm + mapped + extra
+    notes = [*answer.get("notes", ())]
+    if target.is_gpu:
+        host_bytes += answer.get("host", {}).get("reserved", 0)
+        if target.context.source == "stated":
+            notes.append("the CUDA context is a stated value; `rmixer doctor --measure-context`")
+    else:
+        host_bytes += peak["reserved"]
+    if not own and baseline.source == "stated":
+        notes.append(
+            "the memory of a warm process is a stated value; `rmixer estimate` measures it"
+        )
+    return JobEstimate(
+        id=job.id,
+        name=job.name,
+        device=target.device,
+        source="trace",
+        bytes={
+            **{key: peak["by_category"].get(key, 0) for key in CATEGORIES},
+            "allocated_peak": peak["allocated"],
+            "reserved_peak": peak["reserved"],
+            "context": context,
+            "total": peak["reserved"] + context,
+        },
+        host_bytes=host_bytes,
+        shared_bytes=libraries + mapped,
+        seconds=answer.get("seconds", 0.0),
+        operator=peak["operator"],
+        phase=peak["phase"],
+        largest=tuple(peak["largest"]),
+        costs=answer.get("costs") or {},
+        notes=tuple(notes),
+    )
+
+
+def _from_words(job: JobSpec, target: Target, answer: Mapping[str, Any]) -> JobEstimate:
+    """No trace: a probe's peak, the user's hint, or what is assumed of a job."""
+    source, host_bytes = "default", DEFAULT_MEMORY
+    if job.memory or (target.is_gpu and job.gpu_memory):
+        source, host_bytes = "hint", job.memory or DEFAULT_MEMORY
+    if "probe" in answer:
+        source, host_bytes = "probe", int(answer["probe"])
+    notes = [*answer.get("notes", ())]
+    if answer.get("error"):
+        notes.append(f"not traced: {answer['error']}")
+    total = job.gpu_memory or 0 if target.is_gpu else host_bytes
+    return JobEstimate(
+        id=job.id,
+        name=job.name,
+        device=target.device,
+        source=source,
+        bytes={"total": total} if total else {},
+        host_bytes=host_bytes,
+        seconds=answer.get("seconds", 0.0),
+        notes=tuple(notes),
+    )
+
+
+def _refusal(job: JobSpec, target: Target, estimate: JobEstimate, answer: Mapping[str, Any]) -> str:
+    parts = {key: estimate.bytes[key] for key in CATEGORIES if estimate.bytes.get(key)}
+    if target.is_gpu and target.device_memory is not None:
+        total = max(estimate.bytes.get("total", 0), job.gpu_memory or 0)
+        if answer.get("refusal") or (job.gpu_memory or 0) > target.device_memory:
+            return refusal(job.name, target.device, total, target.device_memory, parts)
+    need = max(estimate.own_host_bytes, job.memory or 0)
+    if target.host_memory is not None and need > target.host_memory:
+        return refusal(job.name, CPU, need, target.host_memory, parts)
+    return ""
+
+
+def reserve_measured(peak: int, store: Store) -> int:
+    """What to book for a job whose peak was measured before, bytes.
+
+    The quantile of how later runs compared with earlier ones, once enough were seen; else the
+    margin that the dispatcher leaves above what it sees.
+    """
+    own = store.estimate_errors("history")
+    if len(own) < ENOUGH_ERRORS:
+        return int(peak * MEMORY_MARGIN)
+    return reserve(peak, "history", own)
+
+
+def job_like_environment() -> dict[str, str]:
+    """The environment that jobs start from: ours, and the allocator settings that they get."""
+    inherited = inherited_environment()
+    return {**allocator_settings(), **inherited, "PYTHONUNBUFFERED": "1", "TMPDIR": _tmp()}
+
+
+def _tmp() -> str:
+    return os.environ.get("TMPDIR", "/tmp")  # noqa: S108

@@ -1,0 +1,207 @@
+"""The peak memory of a program of somebody else's, which is run unchanged.
+
+First for a few steps on fake tensors, under the launcher (`rmixer.launch.rmixer_launcher`): the
+program really starts, imports, reads its data, builds its model and makes three steps, but its
+parameters and what is computed from them take no memory. Where that does not work (it makes no
+optimizer step, looks at values, is not Python), it is run for real for a few steps or seconds, in a
+memory cage, and its process tree is watched. Either way it is ended before it is done, and never
+runs longer than its time limit. What it writes by then (files, logs) stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rmixer import launch
+from rmixer.estimate.heap import HeapSettings
+from rmixer.estimate.timeline import gpu_peak, host_peak
+from rmixer.execute.environment import thread_settings
+from rmixer.launch.page import read_progress
+from rmixer.model import JobSpec
+from rmixer.monitor import TreeMeter, descendants
+from rmixer.resources import MIB
+
+LAUNCH_DIR = Path(launch.__file__).parent
+LIMIT_SECONDS = 120.0
+#: A probe ends after so many steps; one that shows no steps, after so many seconds.
+PROBE_STEPS = 5
+PROBE_SECONDS = 20.0
+_LOOK_SECONDS = 0.05
+#: A process that has really stepped holds more than one that only imported torch: buffers of the
+#: libraries for matrix products. 2-core x86 VM, torch 2.13.
+WARM_BYTES = 40 * MIB
+
+
+def estimate_command(
+    job: JobSpec, gpu: bool, environment: Mapping[str, str], limit_seconds: float
+) -> dict[str, Any]:
+    """An answer like that of `rmixer.trace.worker`, or with ``probe``: bytes, or ``error``.
+
+    Args:
+        job: a command.
+        gpu: whether it is to be estimated as on a GPU.
+        environment: that jobs start from.
+        limit_seconds: for the traced run and for the probe, each.
+    """
+    settled = _environment(job, environment)
+    with tempfile.TemporaryDirectory(prefix="rmixer-estimate-") as name:
+        folder = Path(name)
+        answer = _traced(job, gpu, settled, folder, limit_seconds)
+        if "error" not in answer or gpu:  # a probe of a GPU program needs the GPU
+            return answer
+        probed = _probed(job, settled, folder, limit_seconds)
+        if "probe" in probed:
+            probed["notes"] = [f"not traced: {answer['error']}", *probed["notes"]]
+            return probed
+        return {"error": f"{answer['error']}; {probed['error']}"}
+
+
+def _environment(job: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    own = {key: str(value) for key, value in dict(job.payload.get("env") or {}).items()}
+    settled = {**environment, **own}
+    settled |= thread_settings(job.threads, settled)
+    path = settled.get("PYTHONPATH")
+    settled["PYTHONPATH"] = f"{LAUNCH_DIR}{os.pathsep}{path}" if path else str(LAUNCH_DIR)
+    return settled
+
+
+def _traced(
+    job: JobSpec, gpu: bool, environment: Mapping[str, str], folder: Path, limit_seconds: float
+) -> dict[str, Any]:
+    began = time.perf_counter()
+    file = folder / "trace.json.gz"
+    more = {"RMIXER_TRACE": str(file), "RMIXER_TRACE_DEVICE": "cuda" if gpu else "cpu"}
+    if not gpu:
+        more["CUDA_VISIBLE_DEVICES"] = ""
+    ended = _run(job, {**environment, **more}, folder, limit_seconds, file.exists)
+    if not file.exists():
+        return {"error": _why_no_trace(folder, ended, limit_seconds)}
+    with gzip.open(file, "rt") as stream:
+        trace = json.load(stream)
+    settings = HeapSettings.from_environment(environment)
+    held = trace["host"]
+    resident = held["peak_bytes"] - held["overhead_bytes"] + WARM_BYTES + ended.children_bytes
+    answer: dict[str, Any] = {
+        "seconds": time.perf_counter() - began,
+        "process": {"resident": resident, "file": held["file_bytes"]},
+        "costs": _sum_costs(trace["costs"]),
+        "notes": ["run on fake tensors for 3 steps; what it does later is not seen"],
+        "host": asdict(host_peak(trace, settings)),
+    }
+    if gpu:
+        answer["device"] = asdict(gpu_peak(trace))
+    return answer
+
+
+def _probed(
+    job: JobSpec, environment: Mapping[str, str], folder: Path, limit_seconds: float
+) -> dict[str, Any]:
+    page = folder / "progress"
+    began = time.monotonic()
+
+    def enough() -> bool:
+        seen = read_progress(str(page))
+        stepped = seen is not None and seen["step"] >= PROBE_STEPS
+        return stepped or (seen is None and time.monotonic() - began > PROBE_SECONDS)
+
+    more = {"RMIXER_PROGRESS": str(page), "CUDA_VISIBLE_DEVICES": ""}
+    ended = _run(job, {**environment, **more}, folder, limit_seconds, enough)
+    if ended.code or not ended.peak_bytes:
+        return {"error": f"its probe ended with code {ended.code}: {_last_line(folder)}"}
+    seen = read_progress(str(page))
+    how = f"{seen['step']} steps" if seen else f"{time.monotonic() - began:.0f} s"
+    return {"probe": ended.peak_bytes, "notes": [f"probed for {how}; it may need more later"]}
+
+
+class _Ended:
+    """What was seen of a program until it was ended."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None  # None: we ended it
+        self.peak_bytes = 0  # of the whole tree
+        self.children_bytes = 0  # of all but the first process
+
+
+def _run(
+    job: JobSpec,
+    environment: Mapping[str, str],
+    folder: Path,
+    limit_seconds: float,
+    enough: Callable[[], bool],
+) -> _Ended:
+    """Run the program until it ends, there is enough, or its time is over; leave nothing behind."""
+    ended = _Ended()
+    tree, below = TreeMeter(), TreeMeter()
+    deadline = time.monotonic() + limit_seconds
+    with (folder / "log.txt").open("wb") as log:
+        try:
+            process = subprocess.Popen(
+                [str(word) for word in job.payload["argv"]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=str(job.payload.get("workdir") or Path.cwd()),
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.write(str(error).encode())
+            ended.code = 127
+            return ended
+        try:
+            while process.poll() is None and not enough() and time.monotonic() < deadline:
+                children = descendants(process.pid)
+                tree.sample([process.pid, *children])
+                below.sample(children)
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            ended.code = process.poll()
+            _end(process)
+    ended.peak_bytes, ended.children_bytes = tree.rss_peak_bytes, below.rss_peak_bytes
+    return ended
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and everything below it, those in sessions of their own too."""
+    for pid in [*descendants(process.pid), process.pid]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _why_no_trace(folder: Path, ended: _Ended, limit_seconds: float) -> str:
+    note = folder / "trace.json.gz.ended"
+    if ended.code is None:
+        return f"no optimizer step within {limit_seconds:.0f} s on fake tensors"
+    if note.exists() and ended.code == 0:
+        told = json.loads(note.read_text())
+        what = "made no step of a torch optimizer" if told["torch"] else "did not import torch"
+        return f"the program ended and {what}"
+    if ended.code == 0:
+        return "it is no Python program, or one that cannot be instrumented"
+    return f"on fake tensors it ended with code {ended.code}: {_last_line(folder)}"
+
+
+def _last_line(folder: Path) -> str:
+    text = (folder / "log.txt").read_bytes().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def _sum_costs(costs: Mapping[str, list[float]]) -> dict[str, float]:
+    rows = list(costs.values())
+    names = ("flops", "moved_bytes", "kernels")
+    return {name: sum(row[i + 1] for row in rows) for i, name in enumerate(names)}

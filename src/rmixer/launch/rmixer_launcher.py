@@ -1,0 +1,235 @@
+"""What `sitecustomize` arms inside a program: a hook on the import of torch, then on optimizers.
+
+Standard library only, Python 3.8 and later; torch is used where the program has imported it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+#: Steps that are traced: the peak is reached by the second, a heap may still grow in the third.
+TRACED_STEPS = 3
+PUBLISH_SECONDS = 0.05
+_HERE = os.path.dirname(os.path.abspath(__file__))
+#: Where the recorder is; its files are loaded by path, since the interpreter need not have rmixer.
+_TRACE = os.path.join(os.path.dirname(_HERE), "trace")
+_OPTIMIZERS = "torch.optim.optimizer"
+#: Contexts that stay open as long as the program runs.
+_open: List[Any] = []
+
+
+def arm(wanted: Dict[str, str]) -> None:
+    """Wait for the program to import torch, then do what was asked for.
+
+    Args:
+        wanted: ``RMIXER_PROGRESS`` or ``RMIXER_TRACE`` with the file to write.
+    """
+    actions: List[Callable[[], None]] = []
+    if "RMIXER_PROGRESS" in wanted:
+        actions.append(lambda: Counter(wanted["RMIXER_PROGRESS"]).install())
+    if "RMIXER_TRACE" in wanted:
+        atexit.register(_note_end, wanted["RMIXER_TRACE"])
+        actions.append(lambda: Tracer(wanted["RMIXER_TRACE"]).install())
+    when_imported("torch", actions)
+
+
+def when_imported(name: str, actions: List[Callable[[], None]]) -> None:
+    """Call the actions once the module of that name has been imported."""
+    if name in sys.modules:
+        _call(actions)
+    else:
+        sys.meta_path.insert(0, _Finder(name, actions))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module the usual way, and wraps its loader."""
+
+    def __init__(self, name: str, actions: List[Callable[[], None]]) -> None:
+        self.name, self.actions = name, actions
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            _call(self.actions)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _call(actions: List[Callable[[], None]]) -> None:
+    """Whatever goes wrong here, the program must run."""
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            sys.stderr.write("rmixer: not instrumented: %r\n" % (error,))
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+
+class Counter:
+    """Publishes steps of the first optimizer that steps, and samples by the first module's batch.
+
+    Args:
+        path: of the progress page. A forked child that steps has one with its pid behind.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.page = load("page", _HERE)
+        self.writer: Any = None
+        self.pid = 0
+        self.optimizer: Any = None
+        self.depth = self.modules = self.batch = 0
+        self.published = 0.0
+
+    def install(self) -> None:
+        hooks = importlib.import_module(_OPTIMIZERS)
+        hooks.register_optimizer_step_pre_hook(self.before)
+        hooks.register_optimizer_step_post_hook(self.after)
+        modules = importlib.import_module("torch.nn.modules.module")
+        modules.register_module_forward_pre_hook(self.enter)
+        modules.register_module_forward_hook(self.leave)
+
+    def enter(self, module: Any, inputs: Any) -> None:
+        if self.modules == 0 and module.training:
+            sizes = [len(x) for x in inputs if hasattr(x, "dim") and x.dim() > 0]
+            self.batch = sizes[0] if sizes else 0
+        self.modules += 1
+
+    def leave(self, module: Any, inputs: Any, output: Any) -> None:
+        self.modules = max(0, self.modules - 1)
+
+    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.depth += 1
+
+    def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.depth -= 1
+        self.modules = 0  # a forward pass that raised has left no trace of its end
+        if self.depth == 0 and self.optimizer in (None, id(optimizer)):
+            self.optimizer = id(optimizer)
+            self.step()
+
+    def step(self) -> None:
+        now = time.time()
+        if self.pid != os.getpid():
+            path = "%s.%d" % (self.path, os.getpid()) if self.pid else self.path
+            self.pid = os.getpid()
+            self.writer = self.page.ProgressWriter(path)
+            self.writer.phase = self.page.TRAINING
+            self.writer.first_step_at = now
+        self.writer.step += 1
+        self.writer.samples += self.batch
+        if now - self.published > PUBLISH_SECONDS:
+            self.published = now
+            self.writer.publish()
+
+
+# --- tracing --------------------------------------------------------------------------------------
+
+
+class Tracer:
+    """From `install` on the program runs on fake tensors; after `TRACED_STEPS` steps it ends.
+
+    Args:
+        path: where the trace goes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.logical = os.environ.get("RMIXER_TRACE_DEVICE", "cpu")
+        self.steps = self.depth = self.overhead = 0
+        self.optimizer: Optional[int] = None
+        self.recorder: Any = None
+
+    def install(self) -> None:
+        before = memory("VmRSS")
+        recorder, surface, cost = load("recorder"), load("surface"), load("cost")
+        self.overhead = max(0, memory("VmRSS") - before)
+        self.write = recorder.write_document
+        self.recorder = recorder.Recorder(
+            self.logical, all_on_device=False, cost=cost.operator_cost
+        )
+        contexts = [self.recorder.recording(), surface.Surface(self.recorder)]
+        if self.logical != "cpu":
+            contexts.insert(0, surface.as_if_gpu())
+        for context in contexts:
+            context.__enter__()
+        _open.extend(contexts)
+        hooks = importlib.import_module(_OPTIMIZERS)
+        hooks.register_optimizer_step_pre_hook(self.before)
+        hooks.register_optimizer_step_post_hook(self.after)
+
+    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.depth += 1
+
+    def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.depth -= 1
+        if self.depth or self.optimizer not in (None, id(optimizer)):
+            return
+        self.optimizer = id(optimizer)
+        self.steps += 1
+        if self.steps >= TRACED_STEPS:
+            self.finish()
+        self.recorder.mark("step")
+        self.recorder.costs.clear()
+
+    def finish(self) -> None:
+        """Write the trace, and end the program without letting it go on in any way."""
+        document = self.recorder.document()
+        document["host"] = {
+            "peak_bytes": memory("VmHWM"),
+            "file_bytes": memory("RssFile"),
+            "overhead_bytes": self.overhead,
+        }
+        self.write(self.path, document)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _note_end(path: str) -> None:
+    """The program ended before it had made its steps: say so."""
+    with open(path + ".ended", "w") as file:
+        json.dump({"torch": "torch" in sys.modules}, file)
+
+
+def memory(name: str) -> int:
+    """A figure of this process in ``/proc/self/status``, bytes; 0 where there is none."""
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith(name + ":"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def load(name: str, folder: str = _TRACE) -> Any:
+    """A module of ours by its file."""
+    full = "rmixer_" + name
+    spec = importlib.util.spec_from_file_location(full, os.path.join(folder, name + ".py"))
+    if spec is None or spec.loader is None:
+        raise ImportError("no file %s.py in %s" % (name, folder))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[full] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,127 @@
+"""``python -m rmixer.trace.worker``: the process in which estimates of our trainings are traced.
+
+Reads a request from stdin (JSON: ``jobs``, ``device``, ``cache_dir``, ``parse``, ``environment``,
+``workspace``), and writes one JSON line per job to stdout as soon as it is known, so that what is
+done counts if the process is stopped. Other output goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rmixer.errors import RmixerError
+from rmixer.estimate.blocks import OutOfMemory
+from rmixer.estimate.heap import HeapSettings
+from rmixer.estimate.timeline import gpu_peak, host_peak
+from rmixer.resources import KIB
+
+INDEX = 8  # bytes of a row number
+#: Of the files of a data set; the others are read and let go.
+_MAPPED = (".i4", ".i8", ".f4", ".u1")
+
+
+def main() -> int:
+    """Answer the request on stdin."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a model of somebody else's prints is not an answer
+    request = json.load(sys.stdin)
+    for job in request["jobs"]:
+        began = time.perf_counter()
+        try:
+            answer = trace_job(job, request)
+        except RmixerError as error:
+            answer = {"error": str(error)}
+        except Exception as error:  # noqa: BLE001 - one job that cannot be traced is no failure
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answer |= {"id": job["id"], "seconds": time.perf_counter() - began}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    return 0
+
+
+def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """What one training needs: peaks on host and device, mapped data, costs of a step."""
+    folder = _parsed(job, request)  # before torch is imported: it may end here
+
+    from rmixer.trace.cost import summarize  # noqa: PLC0415
+    from rmixer.trace.ours import Training, trace_training  # noqa: PLC0415
+
+    training = Training(
+        model=job["model"],
+        params=job.get("params") or {},
+        optimizer=job["optimizer"],
+        batch_size=job["batch_size"],
+        seed=job.get("seed") or 0,
+        folder=folder,
+    )
+    gpu = request["device"] != "cpu"
+    trace = trace_training(training, "cuda" if gpu else "cpu")
+    answer: dict[str, Any] = {
+        "costs": summarize(trace["costs"]),
+        "mapped_bytes": _size(folder),
+        "order_bytes": 2 * INDEX * rows if (rows := _rows(folder)) else 0,
+        "resident_bytes": resident_peak(),
+    }
+    if gpu:
+        workspace = request.get("workspace") or 0
+        answer["device"] = asdict(gpu_peak(trace, workspace=workspace))
+        answer["refusal"] = _refusal(trace, workspace, request.get("limit_bytes"))
+    else:
+        settings = HeapSettings.from_environment(request.get("environment") or {})
+        answer["host"] = asdict(host_peak(trace, settings))
+    return answer
+
+
+def _refusal(trace: Mapping[str, Any], workspace: int, limit: int | None) -> str | None:
+    """Why the device is too small, also after cached memory is given back; None if it is not."""
+    if limit is None:
+        return None
+    try:
+        gpu_peak(trace, workspace=workspace, limit_bytes=limit)
+    except OutOfMemory as error:
+        return str(error)
+    return None
+
+
+def _parsed(job: Mapping[str, Any], request: Mapping[str, Any]) -> Path | None:
+    """The parsed data of a job, if it has any; parsed now only if the request says so."""
+    from rmixer.data import cache, schema  # noqa: PLC0415
+
+    if job.get("data") is None:
+        return None
+    spec = schema.parse(job["data"])
+    found = cache.find(spec, Path(request["cache_dir"]))
+    if found is None and request.get("parse"):
+        found = cache.prepare(spec, Path(request["cache_dir"]))
+    if found is None:
+        raise RmixerError("its data are not parsed yet, so the sizes of its tables are not known")
+    return found
+
+
+def _rows(folder: Path | None) -> int:
+    """Training rows, whose shuffled order is kept in memory."""
+    return (folder / "train.i8").stat().st_size // INDEX if folder else 0
+
+
+def _size(folder: Path | None) -> int:
+    """Bytes of the columns that a training maps."""
+    return sum(f.stat().st_size for f in folder.iterdir() if f.suffix in _MAPPED) if folder else 0
+
+
+def resident_peak() -> int:
+    """The most that this process has had in memory, bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * KIB
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""``rmixer estimate``: figures before anything is trained, for models of ours and for any program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+#: The tables of MLPerf's DLRM (rows; dimension 128).
+MLPERF = [
+    40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209,
+    11938, 155, 4, 976, 14, 40000000, 40000000, 40000000, 590152, 12973, 108, 36,
+]  # fmt: skip
+TABLE_BYTES = 104_542_509_056
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    places = {"RMIXER_HOME": str(tmp_path / "home"), "RMIXER_CACHE": str(tmp_path / "cache")}
+    return {**os.environ, **places}
+
+
+def estimate(home: dict[str, str], cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rmixer", "estimate", *words]
+    return subprocess.run(command, env=home, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def write(folder: Path, *jobs: Any) -> Path:
+    file = folder / "jobs.yaml"
+    file.write_text(json.dumps({"jobs": list(jobs)}))
+    return file
+
+
+def mlperf(optimizer: str) -> dict[str, Any]:
+    return {
+        "name": f"big-{optimizer}",
+        "model": "dlrm",
+        "params": {"embedding_dim": 128, "table_rows": MLPERF},
+        "optimizer": {"name": optimizer},
+    }
+
+
+def test_tables_of_204_million_rows(home: dict[str, str], tmp_path: Path) -> None:
+    """They are 104.5 GB of parameters, refused on 80 GiB with the options, on any machine."""
+    jobs = write(tmp_path, mlperf("rowwise_adagrad"), mlperf("adam"))
+    done = estimate(
+        home, tmp_path, str(jobs), "--device", "cuda", "--device-memory", "80GiB", "--json"
+    )
+    assert done.returncode == 4, done.stderr
+    sparse, dense = json.loads(done.stdout)["jobs"]
+    assert TABLE_BYTES <= sparse["bytes"]["parameters"] < TABLE_BYTES + 100 * 2**20
+    assert dense["bytes"]["total"] > 4 * TABLE_BYTES
+    assert sparse["bytes"]["total"] < 1.1 * TABLE_BYTES
+    assert "embedding_dim" in done.stderr
+    assert "sparse optimizer" in done.stderr
+    assert "can never fit" in done.stderr
+    assert sparse["source"] == "trace"
+    assert sparse["peak"]["largest"][0]["name"].startswith("embedding.weight")
+
+
+def test_a_small_job_fits_and_says_where_its_peak_is(home: dict[str, str], tmp_path: Path) -> None:
+    """The table for people has every part, the JSON the documented keys; nothing is trained."""
+    job = {
+        "name": "small",
+        "model": "deepfm",
+        "data": {"format": "generated", "like": "criteo", "rows": 5000},
+        "batch_size": 256,
+        "threads": 1,
+    }
+    done = estimate(home, tmp_path, str(write(tmp_path, job)), "--json")
+    assert done.returncode == 0, done.stderr
+    (small,) = json.loads(done.stdout)["jobs"]
+    assert set(small["bytes"]) == {
+        "parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries",
+        "allocated_peak", "reserved_peak", "context", "total",
+    }  # fmt: skip
+    assert 200 * 2**20 < small["host_bytes"] < 2 * 2**30
+    assert small["reserve"]["host_bytes"] > 0
+    assert not (tmp_path / "runs").exists()
+    shown = estimate(home, tmp_path, "jobs.yaml")
+    assert shown.returncode == 0
+    assert "small" in shown.stdout
+    assert "peak at" in shown.stdout
+
+
+SCRIPT = """
+import torch, sys
+model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(int(sys.argv[1])):
+    loss = model(torch.randn(64, 2048)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(step, loss.item(), flush=True)
+open("finished", "w").close()
+"""
+
+
+def test_an_unchanged_script_is_traced(home: dict[str, str], tmp_path: Path) -> None:
+    """Three steps on fake tensors: the figures are there, and the script never came to its end."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = estimate(home, tmp_path, "--json", "--", sys.executable, "train.py", "100000")
+    assert done.returncode == 0, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert job["source"] == "trace"
+    assert job["bytes"]["parameters"] == pytest.approx(2048 * 2048 * 4, rel=0.01)
+    assert job["bytes"]["optimizer_state"] == pytest.approx(2 * 2048 * 2048 * 4, rel=0.01)
+    assert not (tmp_path / "finished").exists()
+
+
+def test_a_program_without_torch_is_probed(home: dict[str, str], tmp_path: Path) -> None:
+    """Its process tree is watched until it ends; the answer says that it was a probe."""
+    text = "import time; block = bytearray(200 << 20); time.sleep(1.5)"
+    done = estimate(home, tmp_path, "--json", "--", sys.executable, "-c", text)
+    assert done.returncode == 0, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert job["source"] == "probe"
+    assert 200 * 2**20 < job["host_bytes"] < 300 * 2**20
+    assert any("did not import torch" in note for note in job["notes"])
+
+
+def test_a_program_that_makes_no_step_never_hangs(home: dict[str, str], tmp_path: Path) -> None:
+    """The time limit ends it and all that it started, and the note says what to do."""
+    text = "import subprocess, sys; subprocess.run(['sleep', '4711'])"
+    done = estimate(home, tmp_path, "--json", "--limit", "2", "--", sys.executable, "-c", text)
+    assert done.returncode == 0, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert job["source"] == "probe"
+    assert subprocess.run(["pgrep", "-f", "sleep 4711"], check=False).returncode == 1
+
+
+def test_a_program_that_fails_is_told_with_its_words(home: dict[str, str], tmp_path: Path) -> None:
+    """Neither trace nor probe: a default, and the last line of what the program said."""
+    done = estimate(
+        home, tmp_path, "--json", "--", sys.executable, "-c", "raise SystemExit('no such data')"
+    )
+    assert done.returncode == 0, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert job["source"] in ("default", "probe")
+    assert any("no such data" in note or "ended" in note for note in job["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--device-memory", "80GiB"], "--device"),
+        (["--device", "cuda", "--device-memory", "lots"], "lots"),
+        (["--device", "cuda", "--device-memory", "0"], "above 0"),
+        (["--limit", "0"], "--limit"),
+    ],
+)
+def test_options_that_are_not_right(
+    home: dict[str, str], tmp_path: Path, words: list[str], told: str
+) -> None:
+    """Exit code 2, naming the option."""
+    done = estimate(home, tmp_path, str(write(tmp_path, mlperf("sgd"))), *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_neither_data_nor_tables(home: dict[str, str], tmp_path: Path) -> None:
+    """A model of which no table size is known gets the default, and a note that says why."""
+    done = estimate(home, tmp_path, str(write(tmp_path, {"name": "a", "model": "dlrm"})), "--json")
+    assert done.returncode == 0, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert job["source"] == "default"
+    assert any("table_rows" in note for note in job["notes"])
