@@ -3,8 +3,8 @@
 An error is measured peak over estimate. If the errors seen so far and the next one come in no
 particular order (are exchangeable), then the k-th smallest of n errors, with
 k = ceil((n + 1)(1 - miss)), is exceeded by the next one with probability at most ``miss``: split
-conformal prediction (Vovk, Gammerman, Shafer, *Algorithmic Learning in a Random World*, 2005; Lei et
-al., JASA 113, 2018, thm. 2).
+conformal prediction (Vovk, Gammerman, Shafer, *Algorithmic Learning in a Random World*, 2005; Lei
+et al., JASA 113, 2018, thm. 2).
 
 With too few errors for that (k > n) the quantile lies beyond the largest, and is continued by the
 errors' own spread: the largest of n is exceeded with probability 1 / (n + 1), and what lies above

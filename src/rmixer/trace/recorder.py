@@ -29,7 +29,7 @@ SCHEMA_VERSION = 1
 #: Host tensors from this size on are fake.
 LARGE_BYTES = 1 << 20
 
-FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+FORWARD, BACKWARD, OPTIMIZER, EVALUATION = "forward", "backward", "optimizer", "evaluation"
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, INPUTS, TEMPORARIES = "activations", "inputs", "temporaries"
 
@@ -201,7 +201,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Which part of a step runs now."""
         if self._in_optimizer:
             return OPTIMIZER
-        return BACKWARD if torch._C._current_graph_task_id() != -1 else FORWARD
+        if torch._C._current_graph_task_id() != -1:
+            return BACKWARD
+        return FORWARD if not self._modules or self._modules[0].training else EVALUATION
 
     def _add_cost(self, packet: str, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         flops, moved, kernels = self.cost(func, args, kwargs, out)  # type: ignore[misc]
