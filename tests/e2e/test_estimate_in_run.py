@@ -11,6 +11,7 @@ from support import Workplace
 
 from rmixer import events as ev
 from rmixer.resources import MIB
+from rmixer.store import Store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -62,3 +63,19 @@ def test_a_model_that_cannot_be_traced_trains_all_the_same(place: Workplace) -> 
     done = place.run("run", "jobs.yaml", "--fresh")
     assert done.returncode == 0, done.stderr
     assert submitted(place)["b"].source == "default"
+
+
+def test_an_estimate_is_held_against_what_was_measured(place: Workplace) -> None:
+    """The store has the error of a trace, and the next reservation comes from the measured peak."""
+    place.write({"name": "a", "model": "dlrm", "data": DATA, "batch_size": 256, "threads": 1})
+    assert place.run("run", "jobs.yaml").returncode == 0
+    forget(place)
+    assert place.run("run", "jobs.yaml", "--fresh").returncode == 0
+    store = Store(place.directory / "home" / "store.sqlite")
+    (error,) = store.estimate_errors("trace")
+    assert 0.7 < error < 1.3
+    assert place.run("run", "jobs.yaml", "--fresh").returncode == 0
+    estimate = submitted(place)["a"]
+    assert estimate.source == "history"
+    assert estimate.memory > estimate.expected > 100 * MIB
+    assert len(store.estimate_errors("history")) == 1

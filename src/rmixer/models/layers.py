@@ -161,8 +161,8 @@ class Dice(nn.Module):
 class _Dice(torch.autograd.Function):
     """Dice with the batch's statistics: three tensors of its input's size, not autograd's nine.
 
-    Backward with ``z = (x - mean) / std``: as batch normalization for what goes through z (Ioffe and
-    Szegedy, arXiv:1502.03167, section 3), plus what goes past it.
+    Backward with ``z = (x - mean) / std``: as batch normalization for what goes through z (Ioffe
+    and Szegedy, arXiv:1502.03167, section 3), plus what goes past it.
     """
 
     @staticmethod

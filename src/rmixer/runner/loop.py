@@ -284,10 +284,11 @@ class Loop:
         """The outcome with the memory that the job held: what telemetry saw of its whole tree.
 
         The kernel's own mark also counts mapped files, which jobs share; it stands in where the job
-        ended before it was looked at, and after an out-of-memory end. A full cage is exact.
+        ended before it was looked at, and after an out-of-memory end. A full cage is exact. Our
+        trainer tells its own peak: a spike between two looks counts too.
         """
         kernel = end.outcome.memory_peak_bytes
-        seen = self._watcher.detach(end.token, kernel)
+        seen = max(self._watcher.detach(end.token, kernel), _told_peak(end))
         if end.outcome.state == StateName.OUT_OF_MEMORY and cage_peak(end.usage):
             return end.outcome
         if seen and end.outcome.state != StateName.OUT_OF_MEMORY:
@@ -316,6 +317,9 @@ class Loop:
                 profile=profile if own else None,
             )
         )
+        expected, measured = job.estimate.expected, outcome.memory_peak_bytes
+        if outcome.state == StateName.SUCCEEDED and expected and measured:
+            self.store.keep_error(end.token, job.estimate.expected_from, expected, measured, wall)
 
     def _tell(self, event: ev.Event) -> None:
         if self._on_event is not None:
@@ -336,6 +340,17 @@ class Loop:
 def _token(job: Job) -> str:
     assert isinstance(job.state, Active)
     return job.state.attempt.token
+
+
+def _told_peak(end: End) -> int:
+    """What our trainer says of its peak, without the pages of files; 0 where it says nothing."""
+    told = end.result.get("memory")
+    if not isinstance(told, dict):
+        return 0
+    peak, files = told.get("peak_bytes"), told.get("file_bytes")
+    if not isinstance(peak, int) or not isinstance(files, int):
+        return 0
+    return max(0, peak - files)
 
 
 def _own_seconds(end: End) -> float:
