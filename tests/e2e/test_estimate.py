@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from caging import needs_groups
+from rmixer.estimate.program import estimate_command
+from rmixer.spec import job_from_command
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 #: The tables of MLPerf's DLRM (rows; dimension 128).
@@ -123,6 +127,15 @@ def test_a_program_without_torch_is_probed(home: dict[str, str], tmp_path: Path)
     assert job["source"] == "probe"
     assert 200 * 2**20 < job["host_bytes"] < 300 * 2**20
     assert any("did not import torch" in note for note in job["notes"])
+
+
+@needs_groups
+def test_a_probe_is_in_a_memory_cage(tmp_path: Path) -> None:
+    """A program that takes more than it may is ended there, and the answer says so."""
+    text = "x = [bytearray(1 << 20) for _ in range(400)]"
+    job = job_from_command([sys.executable, "-c", text], tmp_path)
+    answer = estimate_command(job, False, dict(os.environ), 30.0, limit_bytes=100 << 20)
+    assert "more than the 100 MiB" in answer["error"]
 
 
 def test_a_program_that_makes_no_step_never_hangs(home: dict[str, str], tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ class Estimator:
             began = time.perf_counter()
             if answer is None and commands:
                 limit = limit_seconds or program.LIMIT_SECONDS
-                answer = program.estimate_command(job, target.is_gpu, environment, limit)
+                answer = program.estimate_command(
+                    job, target.is_gpu, environment, limit, target.host_memory
+                )
                 answer.setdefault("seconds", time.perf_counter() - began)
             baseline = self._baseline(job, environment, measure=measure)
             found.append(self._conclude(job, target, answer or {}, baseline))

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from rmixer import launch
 from rmixer.estimate.heap import HeapSettings
 from rmixer.estimate.timeline import gpu_peak, host_peak
 from rmixer.execute.environment import thread_settings
+from rmixer.launch import cage
 from rmixer.launch.page import read_progress
 from rmixer.model import JobSpec
-from rmixer.monitor import TreeMeter, descendants
+from rmixer.monitor import TreeMeter, descendants, usable_memory
+from rmixer.resources import format_bytes
 
 LAUNCH_DIR = Path(launch.__file__).parent
 LIMIT_SECONDS = 120.0
@@ -40,7 +42,11 @@ _LOOK_SECONDS = 0.05
 
 
 def estimate_command(
-    job: JobSpec, gpu: bool, environment: Mapping[str, str], limit_seconds: float
+    job: JobSpec,
+    gpu: bool,
+    environment: Mapping[str, str],
+    limit_seconds: float,
+    limit_bytes: int | None = None,
 ) -> dict[str, Any]:
     """An answer like that of `rmixer.trace.worker`, or with ``probe``: bytes, or ``error``.
 
@@ -49,6 +55,7 @@ def estimate_command(
         gpu: whether it is to be estimated as on a GPU.
         environment: that jobs start from.
         limit_seconds: for the traced run and for the probe, each.
+        limit_bytes: host memory that the probe may take; None: what jobs may use here now.
     """
     settled = _environment(job, environment)
     with tempfile.TemporaryDirectory(prefix="rmixer-estimate-") as name:
@@ -56,7 +63,8 @@ def estimate_command(
         answer = _traced(job, gpu, settled, folder, limit_seconds)
         if "error" not in answer or gpu:  # a probe of a GPU program needs the GPU
             return answer
-        probed = _probed(job, settled, folder, limit_seconds)
+        room = usable_memory() if limit_bytes is None else limit_bytes
+        probed = _probed(job, settled, folder, limit_seconds, room)
         if "probe" in probed:
             probed["notes"] = [f"not traced: {answer['error']}", *probed["notes"]]
             return probed
@@ -103,7 +111,7 @@ def _traced(
 
 
 def _probed(
-    job: JobSpec, environment: Mapping[str, str], folder: Path, limit_seconds: float
+    job: JobSpec, environment: Mapping[str, str], folder: Path, limit_seconds: float, room: int
 ) -> dict[str, Any]:
     page = folder / "progress"
     began = time.monotonic()
@@ -114,7 +122,9 @@ def _probed(
         return stepped or (seen is None and time.monotonic() - began > PROBE_SECONDS)
 
     more = {"RMIXER_PROGRESS": str(page), "CUDA_VISIBLE_DEVICES": ""}
-    ended = _run(job, {**environment, **more}, folder, limit_seconds, enough)
+    ended = _run(job, {**environment, **more}, folder, limit_seconds, enough, room=room)
+    if ended.oom_kills:
+        return {"error": f"its probe took more than the {format_bytes(room)} that there are"}
     if ended.code or not ended.peak_bytes:
         return {"error": f"its probe ended with code {ended.code}: {_last_line(folder)}"}
     seen = read_progress(str(page))
@@ -129,6 +139,7 @@ class _Ended:
         self.code: int | None = None  # None: we ended it
         self.peak_bytes = 0  # of the whole tree
         self.children_bytes = 0  # of all but the first process
+        self.oom_kills = 0  # in its cage
 
 
 def _run(
@@ -137,12 +148,17 @@ def _run(
     folder: Path,
     limit_seconds: float,
     enough: Callable[[], bool],
+    *,
+    room: int | None = None,
 ) -> _Ended:
-    """Run the program until it ends, there is enough, or its time is over; leave nothing behind."""
+    """Run the program until it ends, there is enough, or its time is over; leave nothing behind.
+
+    With ``room`` it and all that it starts are in a memory cage of so many bytes.
+    """
     ended = _Ended()
     tree, below = TreeMeter(), TreeMeter()
     deadline = time.monotonic() + limit_seconds
-    with (folder / "log.txt").open("wb") as log:
+    with _caged(room, folder.name, ended) as enter, (folder / "log.txt").open("wb") as log:
         try:
             process = subprocess.Popen(
                 [str(word) for word in job.payload["argv"]],
@@ -152,8 +168,9 @@ def _run(
                 cwd=str(job.payload.get("workdir") or Path.cwd()),
                 env=dict(environment),
                 start_new_session=True,
+                preexec_fn=enter,  # noqa: PLW1509 - what it calls is safe, and there are no threads
             )
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             log.write(str(error).encode())
             ended.code = 127
             return ended
@@ -170,12 +187,26 @@ def _run(
     return ended
 
 
+@contextlib.contextmanager
+def _caged(room: int | None, name: str, ended: _Ended) -> Iterator[Callable[[], None] | None]:
+    """What a process calls to enter a cage of so many bytes; the cage is gone afterwards."""
+    if room is None:
+        yield None
+        return
+    made = cage.make(room, name, lambda _: None)
+    try:
+        yield made.enter
+    finally:
+        ended.oom_kills = made.oom_kills() or 0
+        made.clear()
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill a program and everything below it, those in sessions of their own too."""
     for pid in [*descendants(process.pid), process.pid]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
