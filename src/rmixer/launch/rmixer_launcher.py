@@ -130,16 +130,27 @@ class Counter:
     def step(self) -> None:
         now = time.time()
         if self.pid != os.getpid():
-            path = "%s.%d" % (self.path, os.getpid()) if self.pid else self.path
-            self.pid = os.getpid()
-            self.writer = self.page.ProgressWriter(path)
-            self.writer.phase = self.page.TRAINING
-            self.writer.first_step_at = now
+            self.begin(now)
+        if self.writer is None:
+            return
         self.writer.step += 1
         self.writer.samples += self.batch
         if now - self.published > PUBLISH_SECONDS:
             self.published = now
             self.writer.publish()
+
+    def begin(self, now: float) -> None:
+        """Make the page; a program whose page cannot be made runs without."""
+        path = "%s.%d" % (self.path, os.getpid()) if self.pid else self.path
+        self.pid, self.writer = os.getpid(), None
+        try:
+            self.writer = self.page.ProgressWriter(path)
+        except OSError as error:
+            sys.stderr.write("rmixer: its steps are not counted: %s\n" % (error,))
+            return
+        self.writer.phase = self.page.TRAINING
+        self.writer.first_step_at = now
+        atexit.register(self.writer.publish)
 
 
 # --- tracing --------------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""The injected ``sitecustomize``: programs of others are counted and traced, and run as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmixer import launch
+from rmixer.launch.page import read_progress
+
+LAUNCH = str(Path(launch.__file__).parent)
+TRAIN = """
+import sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other = torch.optim.Adam(model.parameters())
+for step in range(int(sys.argv[1])):
+    loss = model(torch.randn(32, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step(); other.step()
+print("finished", step)
+"""
+
+
+def run(
+    folder: Path, *words: str, script: str = TRAIN, path: str = LAUNCH, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """A script in a directory, with the launcher first on the path."""
+    (folder / "train.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": path, **more}
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_steps_of_the_first_optimizer_are_counted(tmp_path: Path) -> None:
+    """Two optimizers step in turn; a step is one of the first, its samples the batch."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, "train.py", "7", RMIXER_PROGRESS=str(page))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "finished 6\n"
+    seen = read_progress(str(page))
+    assert seen is not None
+    assert seen["step"] == 7
+    assert seen["samples"] == 32 * 7
+    assert seen["first_step_at"] > 0
+
+
+def test_nothing_happens_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """Without the variables torch is not even looked for."""
+    script = "import sys; print([f for f in sys.meta_path if 'rmixer' in repr(f)])"
+    done = run(tmp_path, "train.py", script=script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_another_sitecustomize_is_run_too(tmp_path: Path) -> None:
+    """The one that ours hides behaves as if ours were not there, also where it fails."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import builtins; builtins.seen = __name__\n")
+    both = f"{LAUNCH}{os.pathsep}{other}"
+    done = run(tmp_path, "train.py", script="print(seen)", path=both)
+    assert done.stdout == "sitecustomize\n", done.stderr
+
+
+def test_isolated_interpreters_escape(tmp_path: Path) -> None:
+    """``-I`` ignores the path: no page, and the program runs."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, "-I", "train.py", "3", RMIXER_PROGRESS=str(page))
+    assert done.stdout == "finished 2\n", done.stderr
+    assert not page.exists()
+
+
+def test_a_trace_ends_the_program_after_three_steps(tmp_path: Path) -> None:
+    """The document is whole, and nothing after the third step has run."""
+    out = tmp_path / "trace.json"
+    done = run(tmp_path, "train.py", "1000000", RMIXER_TRACE=str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    document = json.loads(out.read_text())
+    assert [what for what, _ in document["marks"]].count("step") == 2
+    names = [row[2] for row in document["storages"]]
+    assert any("0.weight" in name for name in names)
+    assert document["host"]["peak_bytes"] > document["host"]["overhead_bytes"] > 0
+
+
+def test_a_program_that_ends_before_says_so(tmp_path: Path) -> None:
+    """No trace, but a note whether torch was there at all."""
+    out = tmp_path / "trace.json"
+    assert run(tmp_path, "train.py", "1", RMIXER_TRACE=str(out)).returncode == 0
+    assert not out.exists()
+    assert json.loads((tmp_path / "trace.json.ended").read_text()) == {"torch": True}
+
+
+@pytest.mark.parametrize("where", ["/nowhere/at/all/progress", "/proc/progress"])
+def test_a_page_that_cannot_be_made_stops_nothing(tmp_path: Path, where: str) -> None:
+    """The program runs to its end."""
+    done = run(tmp_path, "train.py", "3", RMIXER_PROGRESS=where)
+    assert done.stdout == "finished 2\n"
+    assert done.returncode == 0
