@@ -86,8 +86,8 @@ def run(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
 @cli.command(cls=_RunCommand, short_help="Peak memory per job: estimate FILE, or -- CMD...")
 @click.argument("file", required=False, type=click.Path(readable=False, path_type=Path))
 @click.option(
-    "--device", metavar="cpu|cuda|NAME", default="cpu", show_default=True,
-    help="What the jobs would train on; NAME is a kind of GPU, for example 'NVIDIA H200'.",
+    "--device", metavar="cpu|cuda|NAME",
+    help="What to train on, instead of what each job says; NAME: a GPU, as in 'NVIDIA H200'.",
 )  # fmt: skip
 @click.option("--device-memory", metavar="SIZE", help="Of the GPU, for example 80GiB.")
 @click.option("--limit", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up after.")

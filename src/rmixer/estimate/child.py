@@ -59,12 +59,13 @@ def trace_models(
         groups.setdefault(_key(payload), []).append(id)
     answers: dict[str, dict[str, Any]] = {}
     for place, members in _by_place(groups, payloads).items():
-        python, workdir = place
+        python, workdir, own = place
+        settled = {**environment, **dict(own)}
         request = {
             "device": device,
             "cache_dir": str(cache_dir.absolute()),
             "parse": parse,
-            "environment": dict(environment),
+            "environment": settled,
             "workspace": workspace,
             "limit_bytes": limit_bytes,
             "jobs": [{**_without_process(payloads[ids[0]]), "id": ids[0]} for ids in members],
@@ -72,7 +73,7 @@ def trace_models(
         seconds = limit_seconds or (
             START_SECONDS + JOB_SECONDS * len(members) + PARSE_SECONDS * parse
         )
-        found, why = _ask(request, python, workdir, environment, seconds, should_stop)
+        found, why = _ask(request, python, workdir, settled, seconds, should_stop)
         for ids in members:
             answer = found.get(ids[0], {"error": why})
             answers |= dict.fromkeys(ids, answer)
@@ -89,15 +90,20 @@ def _key(payload: Mapping[str, Any]) -> str:
     return json.dumps([relevant, place], sort_keys=True, default=str)
 
 
+Place = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
 def _by_place(
     groups: Mapping[str, list[str]], payloads: Mapping[str, Mapping[str, Any]]
-) -> dict[tuple[str, str], list[list[str]]]:
-    """Jobs by the interpreter and directory that they need, in the order of the jobs."""
-    found: dict[tuple[str, str], list[list[str]]] = {}
+) -> dict[Place, list[list[str]]]:
+    """Jobs by the interpreter, directory and environment that they need, in their order."""
+    found: dict[Place, list[list[str]]] = {}
     for ids in groups.values():
         payload = payloads[ids[0]]
         python = str(payload.get("python") or sys.executable)
-        found.setdefault((python, str(payload.get("workdir") or Path.cwd())), []).append(ids)
+        own = tuple(sorted((key, str(value)) for key, value in (payload.get("env") or {}).items()))
+        place = (python, str(payload.get("workdir") or Path.cwd()), own)
+        found.setdefault(place, []).append(ids)
     return found
 
 

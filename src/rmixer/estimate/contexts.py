@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from rmixer.errors import UsageError
 from rmixer.estimate.temporaries import CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER
 
 #: The upper end of what was found on cards from K80 to H100 with torch 1.x and 2.x: 0.3 to 1.1 GB.
@@ -42,6 +43,21 @@ def context_key(kind: str) -> str:
     except PackageNotFoundError:
         torch = "none"
     return f"{kind}/{torch}"
+
+
+def device_name(text: str) -> str:
+    """``cpu``, ``cuda``, or a kind of GPU: how the words for a device are understood.
+
+    Raises:
+        UsageError: the text is empty.
+    """
+    name = text.strip()
+    if not name:
+        raise UsageError("device: write cpu, cuda, or the name of a GPU")
+    plain = name.lower().partition(":")[0]
+    if plain in ("cpu", "cuda", "gpu"):
+        return "cpu" if plain == "cpu" else "cuda"
+    return name
 
 
 def cublas_workspace(kind: str) -> int:

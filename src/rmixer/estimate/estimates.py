@@ -11,6 +11,13 @@ from rmixer.resources import format_bytes
 
 #: Where a figure comes from, best first.
 SOURCES = ("history", "trace", "probe", "hint", "default")
+#: An embedding narrower than this share of what was asked for is another model.
+MOST_SCALE = 64
+#: What ``bytes`` has in JSON; null where it is not known.
+FIGURES = (
+    "parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries",
+    "allocated_peak", "reserved_peak", "context", "total",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class JobEstimate:
             "name": self.name,
             "device": self.device,
             "source": self.source,
-            "bytes": dict(self.bytes),
+            "bytes": {key: self.bytes.get(key) for key in FIGURES},
             "host_bytes": self.host_bytes,
             "shared_bytes": self.shared_bytes,
             "reserve": {
@@ -94,24 +101,24 @@ def refusal(name: str, device: str, need: int, have: int, parts: Mapping[str, in
 
 def options(device: str, need: int, have: int, parts: Mapping[str, int]) -> list[str]:
     """What would make a job smaller, the most effective first, with numbers."""
-    parameters = parts.get("parameters", 0)
-    state, gradients = parts.get("optimizer_state", 0), parts.get("gradients", 0)
+    parameters, gradients = parts.get("parameters", 0), parts.get("gradients", 0)
+    state, missing = parts.get("optimizer_state", 0), need - have
     found: list[tuple[int, str]] = []
-    if parameters:
-        scale = 2
-        while scale < 64 and need - (need * (scale - 1)) // scale > have:  # noqa: PLR2004
-            scale *= 2
-        saved = (parameters + state + gradients) * (scale - 1) // scale
-        found.append((saved, f"embedding_dim / {scale} saves about {format_bytes(saved)}"))
-    if state + gradients > parameters // 2:
-        saved = state + gradients
-        text = f"a sparse optimizer (rowwise_adagrad, sgd) saves up to {format_bytes(saved)}"
-        found.append((saved, text))
-    activations = parts.get("activations", 0)
-    if activations > need // 10:
-        text = f"half the batch_size saves about {format_bytes(activations // 2)}"
-        found.append((activations // 2, text))
-    said = [text for _, text in sorted(found, reverse=True)]
+    tables = parameters + gradients + state
+    scale = 2
+    while scale < MOST_SCALE and tables * (scale - 1) // scale < missing:
+        scale *= 2
+    found.append((tables * (scale - 1) // scale, f"embedding_dim / {scale} saves about {{}}"))
+    if gradients > parameters // 2:
+        saved = gradients + state
+        found.append((saved, "a sparse optimizer (rowwise_adagrad, sgd) saves up to {}"))
+    elif state > parameters // 2:
+        found.append((state, "rowwise_adagrad or sgd, with less state, saves up to {}"))
+    batch = parts.get("activations", 0) + parts.get("temporaries", 0)
+    found.append((batch // 2, "half the batch_size saves up to {}"))
+    helpful = [(saved, text) for saved, text in found if saved * 10 > missing]
+    said = [text.format(format_bytes(saved)) for saved, text in sorted(helpful, reverse=True)]
     if device != CPU:
-        said.append(f"device: cpu needs about {format_bytes(need)} of host memory instead")
+        host = need - parts.get("context", 0)
+        said.append(f"device: cpu needs about {format_bytes(host)} of host memory instead")
     return said or ["a machine with more memory"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmixer import paths
+from rmixer.errors import RmixerError
 from rmixer.estimate import host, program
 from rmixer.estimate.child import trace_models
 from rmixer.estimate.contexts import STATED, Context, cublas_workspace
@@ -21,6 +23,8 @@ from rmixer.model import CPU, JobSpec
 from rmixer.resources import GIB, format_bytes
 from rmixer.state import MEMORY_MARGIN
 from rmixer.store import Store
+
+logger = logging.getLogger(__name__)
 
 #: Reserved for a job of which nothing is known: imports of a training framework and a small model.
 DEFAULT_MEMORY = GIB
@@ -99,13 +103,8 @@ class Estimator:
         found = []
         for job in jobs:
             answer = answers.get(job.id)
-            began = time.perf_counter()
-            if answer is None and commands:
-                limit = limit_seconds or program.LIMIT_SECONDS
-                answer = program.estimate_command(
-                    job, target.is_gpu, environment, limit, target.host_memory
-                )
-                answer.setdefault("seconds", time.perf_counter() - began)
+            if answer is None and commands and not self._is_known(job, target):
+                answer = self._run(job, target, environment, limit_seconds)
             baseline = self._baseline(job, environment, measure=measure)
             found.append(self._conclude(job, target, answer or {}, baseline))
         return found
@@ -114,6 +113,31 @@ class Estimator:
         if target.device_memory is None:
             return None
         return max(0, target.device_memory - target.context.bytes)
+
+    def _is_known(self, job: JobSpec, target: Target) -> bool:
+        """Whether a measured peak says more than running it again would."""
+        measured = self.store.memory_peak(job.signature, job.family)
+        return measured is not None and not target.is_gpu
+
+    def _run(
+        self,
+        job: JobSpec,
+        target: Target,
+        environment: Mapping[str, str],
+        limit_seconds: float | None,
+    ) -> dict[str, Any]:
+        began = time.perf_counter()
+        answer = program.estimate_command(
+            job,
+            target.is_gpu,
+            environment,
+            limit_seconds or program.LIMIT_SECONDS,
+            target.host_memory,
+            workspace=cublas_workspace(target.device) if target.is_gpu else 0,
+            device_room=self._room(target),
+        )
+        answer.setdefault("seconds", time.perf_counter() - began)
+        return answer
 
     def _baseline(
         self, job: JobSpec, environment: Mapping[str, str], *, measure: bool
@@ -132,7 +156,11 @@ class Estimator:
         )["baseline"]  # fmt: skip
         if "error" in answer:
             return host.STATED
-        measured = host.measure_baseline(settled, job.threads, answer["host"]["reserved"])
+        try:
+            measured = host.measure_baseline(settled, job.threads, answer["host"]["reserved"])
+        except RmixerError as error:
+            logger.warning("%s; a stated value stands in", error)
+            return host.STATED
         self.store.keep_baseline(key, (measured.anonymous, measured.file), time.time())
         return measured
 
@@ -157,14 +185,18 @@ class Estimator:
         if peak is not None:
             host_bytes = max(reserve_measured(peak, self.store), job.memory or 0)
             notes.append(f"measured peak of this job or its family: {format_bytes(peak)}")
-            estimate = replace(estimate, source="history")
+            if not target.is_gpu:
+                estimate = _as_measured(estimate, peak)
         elif estimate.source in ("hint", "default"):
             host_bytes = max(estimate.host_bytes, job.memory or 0)
         else:
             needed = reserve(estimate.own_host_bytes, estimate.source, own)
             host_bytes = max(needed, job.memory or 0)
-        total = estimate.bytes.get("total", 0) if target.is_gpu else 0
+        total = estimate.bytes.get("total", 0) if estimate.source == "trace" else 0
         device_bytes = max(reserve(total, "trace-gpu") if total else 0, job.gpu_memory or 0)
+        if target.is_gpu and not device_bytes:
+            device_bytes = target.device_memory or 0
+            notes.append("nothing is known of its memory on the device: it books the whole of it")
         return replace(
             estimate,
             reserve_host_bytes=host_bytes,
@@ -219,6 +251,13 @@ def _from_trace(
     )
 
 
+def _as_measured(estimate: JobEstimate, peak: int) -> JobEstimate:
+    """The figures of a job on the host whose peak is known; what it consists of is the trace's."""
+    total = peak + estimate.shared_bytes
+    figures = {**estimate.bytes, "total": total}
+    return replace(estimate, source="history", host_bytes=total, bytes=figures)
+
+
 def _from_words(job: JobSpec, target: Target, answer: Mapping[str, Any]) -> JobEstimate:
     """No trace: a probe's peak, the user's hint, or what is assumed of a job."""
     source, host_bytes = "default", DEFAULT_MEMORY
@@ -247,6 +286,7 @@ def _refusal(job: JobSpec, target: Target, estimate: JobEstimate, answer: Mappin
     if target.is_gpu and target.device_memory is not None:
         total = max(estimate.bytes.get("total", 0), job.gpu_memory or 0)
         if answer.get("refusal") or (job.gpu_memory or 0) > target.device_memory:
+            parts["context"] = estimate.bytes.get("context", 0)
             return refusal(job.name, target.device, total, target.device_memory, parts)
     need = max(estimate.own_host_bytes, job.memory or 0)
     if target.host_memory is not None and need > target.host_memory:

@@ -11,6 +11,7 @@ runs longer than its time limit. What it writes by then (files, logs) stays.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gzip
 import json
 import os
@@ -25,12 +26,12 @@ from typing import Any
 
 from rmixer import launch
 from rmixer.estimate.heap import HeapSettings
-from rmixer.estimate.timeline import gpu_peak, host_peak
+from rmixer.estimate.timeline import gpu_peak, host_peak, why_not
 from rmixer.execute.environment import thread_settings
-from rmixer.launch import cage
+from rmixer.launch import cage, shim
 from rmixer.launch.page import read_progress
 from rmixer.model import JobSpec
-from rmixer.monitor import TreeMeter, descendants, usable_memory
+from rmixer.monitor import descendants, sample_tree, usable_memory
 from rmixer.resources import format_bytes
 
 LAUNCH_DIR = Path(launch.__file__).parent
@@ -47,6 +48,9 @@ def estimate_command(
     environment: Mapping[str, str],
     limit_seconds: float,
     limit_bytes: int | None = None,
+    *,
+    workspace: int = 0,
+    device_room: int | None = None,
 ) -> dict[str, Any]:
     """An answer like that of `rmixer.trace.worker`, or with ``probe``: bytes, or ``error``.
 
@@ -55,15 +59,19 @@ def estimate_command(
         gpu: whether it is to be estimated as on a GPU.
         environment: that jobs start from.
         limit_seconds: for the traced run and for the probe, each.
-        limit_bytes: host memory that the probe may take; None: what jobs may use here now.
+        limit_bytes: host memory that it may take; None: what jobs may use here now.
+        workspace: of cuBLAS on the GPU, bytes.
+        device_room: what the GPU has beside the context, bytes; None: not known.
     """
     settled = _environment(job, environment)
     with tempfile.TemporaryDirectory(prefix="rmixer-estimate-") as name:
         folder = Path(name)
-        answer = _traced(job, gpu, settled, folder, limit_seconds)
-        if "error" not in answer or gpu:  # a probe of a GPU program needs the GPU
-            return answer
         room = usable_memory() if limit_bytes is None else limit_bytes
+        answer = _traced(job, gpu, settled, folder, limit_seconds, room)
+        if "trace" in answer:
+            return _played(answer, gpu, settled, workspace, device_room)
+        if gpu:  # a probe of a GPU program needs the GPU
+            return answer
         probed = _probed(job, settled, folder, limit_seconds, room)
         if "probe" in probed:
             probed["notes"] = [f"not traced: {answer['error']}", *probed["notes"]]
@@ -81,32 +89,50 @@ def _environment(job: JobSpec, environment: Mapping[str, str]) -> dict[str, str]
 
 
 def _traced(
-    job: JobSpec, gpu: bool, environment: Mapping[str, str], folder: Path, limit_seconds: float
+    job: JobSpec,
+    gpu: bool,
+    environment: Mapping[str, str],
+    folder: Path,
+    limit_seconds: float,
+    room: int,
 ) -> dict[str, Any]:
     began = time.perf_counter()
     file = folder / "trace.json.gz"
     more = {"RMIXER_TRACE": str(file), "RMIXER_TRACE_DEVICE": "cuda" if gpu else "cpu"}
     if not gpu:
         more["CUDA_VISIBLE_DEVICES"] = ""
-    ended = _run(job, {**environment, **more}, folder, limit_seconds, file.exists)
+    ended = _run(job, {**environment, **more}, folder, limit_seconds, file.exists, room)
     if not file.exists():
         return {"error": _why_no_trace(folder, ended, limit_seconds)}
     with gzip.open(file, "rt") as stream:
         trace = json.load(stream)
-    settings = HeapSettings.from_environment(environment)
     held = trace["host"]
+    others = sum(peak for pid, peak in ended.peaks.items() if pid != held["pid"])
     # What the recorder holds is about what a first real step adds (buffers of the libraries for
     # matrix products): three plain scripts came out within 2 % without either.
-    resident = held["peak_bytes"] - held["overhead_bytes"] + ended.children_bytes
-    answer: dict[str, Any] = {
+    resident = held["peak_bytes"] - held["overhead_bytes"] + others
+    return {
         "seconds": time.perf_counter() - began,
         "process": {"resident": resident, "file": held["file_bytes"]},
-        "costs": _sum_costs(trace["costs"]),
         "notes": ["run on fake tensors for 3 steps; what it does later is not seen"],
-        "host": asdict(host_peak(trace, settings)),
+        "trace": trace,
     }
+
+
+def _played(
+    answer: dict[str, Any],
+    gpu: bool,
+    environment: Mapping[str, str],
+    workspace: int,
+    device_room: int | None,
+) -> dict[str, Any]:
+    """The answer with its peaks in place of the trace."""
+    trace = answer.pop("trace")
+    answer["costs"] = _sum_costs(trace["costs"])
+    answer["host"] = asdict(host_peak(trace, HeapSettings.from_environment(environment)))
     if gpu:
-        answer["device"] = asdict(gpu_peak(trace))
+        answer["device"] = asdict(gpu_peak(trace, workspace=workspace))
+        answer["refusal"] = why_not(trace, workspace, device_room)
     return answer
 
 
@@ -118,17 +144,19 @@ def _probed(
 
     def enough() -> bool:
         seen = read_progress(str(page))
-        stepped = seen is not None and seen["step"] >= PROBE_STEPS
-        return stepped or (seen is None and time.monotonic() - began > PROBE_SECONDS)
+        if seen is None:  # nothing that steps: no torch, as yet
+            return time.monotonic() - began > PROBE_SECONDS
+        return bool(seen["step"] >= PROBE_STEPS)
 
     more = {"RMIXER_PROGRESS": str(page), "CUDA_VISIBLE_DEVICES": ""}
-    ended = _run(job, {**environment, **more}, folder, limit_seconds, enough, room=room)
+    ended = _run(job, {**environment, **more}, folder, limit_seconds, enough, room)
     if ended.oom_kills:
         return {"error": f"its probe took more than the {format_bytes(room)} that there are"}
     if ended.code or not ended.peak_bytes:
         return {"error": f"its probe ended with code {ended.code}: {_last_line(folder)}"}
     seen = read_progress(str(page))
-    how = f"{seen['step']} steps" if seen else f"{time.monotonic() - began:.0f} s"
+    seconds = f"{time.monotonic() - began:.0f} s"
+    how = f"{seconds}, {seen['step']} steps" if seen else f"{seconds}, no step of torch seen"
     return {"probe": ended.peak_bytes, "notes": [f"probed for {how}; it may need more later"]}
 
 
@@ -138,7 +166,7 @@ class _Ended:
     def __init__(self) -> None:
         self.code: int | None = None  # None: we ended it
         self.peak_bytes = 0  # of the whole tree
-        self.children_bytes = 0  # of all but the first process
+        self.peaks: dict[int, int] = {}  # of each process
         self.oom_kills = 0  # in its cage
 
 
@@ -148,16 +176,17 @@ def _run(
     folder: Path,
     limit_seconds: float,
     enough: Callable[[], bool],
-    *,
-    room: int | None = None,
+    room: int,
 ) -> _Ended:
-    """Run the program until it ends, there is enough, or its time is over; leave nothing behind.
+    """Run the program until all of it has ended, there is enough, or its time is over.
 
-    With ``room`` it and all that it starts are in a memory cage of so many bytes.
+    It and all that it starts are in a memory cage of ``room`` bytes, and nothing of it is left
+    behind: what it orphans comes to this process, which ends it.
     """
     ended = _Ended()
-    tree, below = TreeMeter(), TreeMeter()
     deadline = time.monotonic() + limit_seconds
+    ours = set(descendants(os.getpid()))
+    _become_subreaper()
     with _caged(room, folder.name, ended) as enter, (folder / "log.txt").open("wb") as log:
         try:
             process = subprocess.Popen(
@@ -175,24 +204,34 @@ def _run(
             ended.code = 127
             return ended
         try:
-            while process.poll() is None and not enough() and time.monotonic() < deadline:
-                children = descendants(process.pid)
-                tree.sample([process.pid, *children])
-                below.sample(children)
+            while _look(process, ours, ended) and not enough() and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
         finally:
             ended.code = process.poll()
-            _end(process)
-    ended.peak_bytes, ended.children_bytes = tree.rss_peak_bytes, below.rss_peak_bytes
+            _end(process, ours)
     return ended
 
 
+def _look(process: subprocess.Popen[bytes], ours: set[int], ended: _Ended) -> bool:
+    """Note what the program's processes hold; whether any of them still runs."""
+    total = 0
+    alive = [pid for pid in descendants(os.getpid()) if pid not in ours]
+    for pid in alive:
+        size = sample_tree([pid]).rss_bytes
+        ended.peaks[pid] = max(ended.peaks.get(pid, 0), size)
+        total += size
+    ended.peak_bytes = max(ended.peak_bytes, total)
+    return process.poll() is None or bool(alive)
+
+
+def _become_subreaper() -> None:
+    """Orphans of what we start come to us (``prctl(2)``, PR_SET_CHILD_SUBREAPER)."""
+    ctypes.CDLL(None, use_errno=True).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 @contextlib.contextmanager
-def _caged(room: int | None, name: str, ended: _Ended) -> Iterator[Callable[[], None] | None]:
+def _caged(room: int, name: str, ended: _Ended) -> Iterator[Callable[[], None]]:
     """What a process calls to enter a cage of so many bytes; the cage is gone afterwards."""
-    if room is None:
-        yield None
-        return
     made = cage.make(room, name, lambda _: None)
     try:
         yield made.enter
@@ -201,13 +240,18 @@ def _caged(room: int | None, name: str, ended: _Ended) -> Iterator[Callable[[], 
         made.clear()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and everything below it, those in sessions of their own too."""
-    for pid in [*descendants(process.pid), process.pid]:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _end(process: subprocess.Popen[bytes], ours: set[int]) -> None:
+    """Kill a program and everything that comes from it, until nothing is left."""
+    while left := [pid for pid in descendants(os.getpid()) if pid not in ours]:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                if pid != process.pid:
+                    os.waitpid(pid, os.WNOHANG)
+        time.sleep(_LOOK_SECONDS / 10)
     process.wait()
 
 

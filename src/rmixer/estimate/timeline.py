@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rmixer.errors import UsageError
 from rmixer.estimate.allocator import CachingAllocator
-from rmixer.estimate.blocks import AllocatorSettings
+from rmixer.estimate.blocks import AllocatorSettings, OutOfMemory
 from rmixer.estimate.heap import Heap, HeapSettings
 from rmixer.estimate.temporaries import PRODUCTS, temporary_bytes
 
@@ -142,6 +142,17 @@ def gpu_peak(
     run = _Run(trace, allocator, gpu=True, workspace=workspace)
     run.play(lambda: allocator.allocated_bytes)
     return run.peak(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+
+def why_not(trace: Mapping[str, Any], workspace: int, limit: int | None) -> str | None:
+    """Why a GPU is too small, also after cached memory is given back; None if it is not."""
+    if limit is None:
+        return None
+    try:
+        gpu_peak(trace, workspace=workspace, limit_bytes=limit)
+    except OutOfMemory as error:
+        return str(error)
+    return None
 
 
 def host_peak(trace: Mapping[str, Any], settings: HeapSettings | None = None) -> Peak:

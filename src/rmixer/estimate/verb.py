@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rmixer import paths
 from rmixer.errors import UsageError
-from rmixer.estimate.contexts import context_key, context_of
+from rmixer.estimate.contexts import context_key, context_of, device_name
 from rmixer.estimate.estimates import JobEstimate
 from rmixer.estimate.estimator import Estimator, Target
 from rmixer.model import CPU, JobSpec
@@ -21,32 +21,28 @@ class EstimateOptions:
     """The options of the verb, checked.
 
     Attributes:
-        device: ``cpu``, ``cuda``, or a kind of GPU.
+        device: ``cpu``, ``cuda``, or a kind of GPU; None: what each job says.
         device_memory: of the GPU, bytes.
         limit_seconds: None: by the number of jobs.
     """
 
-    device: str = CPU
+    device: str | None = None
     device_memory: int | None = None
     limit_seconds: float | None = None
 
     @classmethod
     def parse(
-        cls, *, device: str, device_memory: str | None, limit: float | None
+        cls, *, device: str | None, device_memory: str | None, limit: float | None
     ) -> EstimateOptions:
         """From the words of the command line.
 
         Raises:
             UsageError: naming the option and what would be right.
         """
-        name = device.strip()
-        if not name:
-            raise UsageError("--device: write cpu, cuda, or the name of a GPU")
-        if name.lower() in ("cpu", "cuda", "gpu"):
-            name = "cuda" if name.lower() == "gpu" else name.lower()
+        name = None if device is None else device_name(device)
         if device_memory is None:
             return cls(device=name, limit_seconds=limit)
-        if name == CPU:
+        if name in (CPU, None):
             raise UsageError("--device-memory goes with a GPU: give --device cuda, or its name")
         try:
             size = parse_bytes(device_memory)
@@ -58,24 +54,35 @@ class EstimateOptions:
 
 
 def estimate_jobs(jobs: Sequence[JobSpec], options: EstimateOptions) -> list[JobEstimate]:
-    """The estimates of jobs on this machine's host and the device asked for."""
+    """The estimates of jobs on this machine's host and the devices asked for, in order."""
     store = Store(paths.store_path())
-    return Estimator(store).estimate(
-        jobs,
-        _target(options, store),
-        parse=True,
-        measure=True,
-        commands=True,
-        limit_seconds=options.limit_seconds,
-    )
+    estimator = Estimator(store)
+    wanted = {job.id: options.device or _own_device(job) for job in jobs}
+    found: dict[str, JobEstimate] = {}
+    for device in dict.fromkeys(wanted.values()):
+        some = estimator.estimate(
+            [job for job in jobs if wanted[job.id] == device],
+            _target(device, options, store),
+            parse=True,
+            measure=True,
+            commands=True,
+            limit_seconds=options.limit_seconds,
+        )
+        found |= {one.id: one for one in some}
+    return [found[job.id] for job in jobs]
 
 
-def _target(options: EstimateOptions, store: Store) -> Target:
-    """The device as the options and this machine say."""
+def _own_device(job: JobSpec) -> str:
+    """Where a job is to run by its own words."""
+    return CPU if job.device in ("auto", CPU) and not job.gpus else "cuda"
+
+
+def _target(device: str, options: EstimateOptions, store: Store) -> Target:
+    """A device as the options and this machine say."""
     host_memory = usable_memory()
-    if options.device == CPU:
+    if device == CPU:
         return Target(host_memory=host_memory)
-    memory, kind = options.device_memory, options.device
+    memory, kind = options.device_memory, device
     found = [gpu for gpu in discover_gpus() if kind in ("cuda", gpu.kind)]
     if found:
         kind = found[0].kind

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Optional
 #: Steps that are traced: the peak is reached by the second, a heap may still grow in the third.
 TRACED_STEPS = 3
 PUBLISH_SECONDS = 0.05
+CANNOT_TRACE = 70  # EX_SOFTWARE
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Where the recorder is; its files are loaded by path, since the interpreter need not have rmixer.
 _TRACE = os.path.join(os.path.dirname(_HERE), "trace")
@@ -37,8 +38,18 @@ def arm(wanted: Dict[str, str]) -> None:
         actions.append(lambda: Counter(wanted["RMIXER_PROGRESS"]).install())
     if "RMIXER_TRACE" in wanted:
         atexit.register(_note_end, wanted["RMIXER_TRACE"])
-        actions.append(lambda: Tracer(wanted["RMIXER_TRACE"]).install())
+        actions.append(lambda: _trace(wanted["RMIXER_TRACE"]))
     when_imported("torch", actions)
+
+
+def _trace(path: str) -> None:
+    """Trace from here on; where that cannot be, end: the program must not run for real."""
+    try:
+        Tracer(path).install()
+    except BaseException as error:
+        sys.stderr.write("rmixer: cannot be traced: %r\n" % (error,))
+        sys.stderr.flush()
+        os._exit(CANNOT_TRACE)
 
 
 def when_imported(name: str, actions: List[Callable[[], None]]) -> None:
@@ -53,18 +64,23 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Finds one module the usual way, and wraps its loader."""
 
     def __init__(self, name: str, actions: List[Callable[[], None]]) -> None:
-        self.name, self.actions = name, actions
+        self.name, self.actions, self.looking = name, actions, False
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname != self.name:
+        if fullname != self.name or self.looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self.looking = True  # the others are asked, this one not
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.looking = False
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
+            if self in sys.meta_path:  # a program may look for the module before it imports it
+                sys.meta_path.remove(self)
             execute(module)
             _call(self.actions)
 
@@ -101,6 +117,7 @@ class Counter:
         self.published = 0.0
 
     def install(self) -> None:
+        self.begin()  # so that a reader sees that there is a program that may step
         hooks = importlib.import_module(_OPTIMIZERS)
         hooks.register_optimizer_step_pre_hook(self.before)
         hooks.register_optimizer_step_post_hook(self.after)
@@ -130,16 +147,19 @@ class Counter:
     def step(self) -> None:
         now = time.time()
         if self.pid != os.getpid():
-            self.begin(now)
+            self.begin()
         if self.writer is None:
             return
+        if not self.writer.step:
+            self.writer.phase = self.page.TRAINING
+            self.writer.first_step_at = now
         self.writer.step += 1
         self.writer.samples += self.batch
         if now - self.published > PUBLISH_SECONDS:
             self.published = now
             self.writer.publish()
 
-    def begin(self, now: float) -> None:
+    def begin(self) -> None:
         """Make the page; a program whose page cannot be made runs without."""
         path = "%s.%d" % (self.path, os.getpid()) if self.pid else self.path
         self.pid, self.writer = os.getpid(), None
@@ -148,8 +168,8 @@ class Counter:
         except OSError as error:
             sys.stderr.write("rmixer: its steps are not counted: %s\n" % (error,))
             return
-        self.writer.phase = self.page.TRAINING
-        self.writer.first_step_at = now
+        self.writer.phase = self.page.LOADING
+        self.writer.publish()
         atexit.register(self.writer.publish)
 
 
@@ -209,6 +229,7 @@ class Tracer:
             "peak_bytes": memory("VmHWM"),
             "file_bytes": memory("RssFile"),
             "overhead_bytes": self.overhead,
+            "pid": os.getpid(),
         }
         self.write(self.path, document)
         sys.stdout.flush()

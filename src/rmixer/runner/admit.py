@@ -87,8 +87,8 @@ def trace_unknown(
     """Traces of the trainings of ours of which no peak was measured, by job id.
 
     Made in a process of their own. A job that cannot be traced (its data are not parsed yet, or the
-    trace fails or takes too long) is left out: it starts from the user's hint or a default, and a
-    warning says why.
+    trace fails or takes too long) is left out: it starts from the user's hint or a default, and the
+    log says why.
     """
     unknown = [
         spec
@@ -106,7 +106,13 @@ def trace_unknown(
         return {}
     for one in found:
         if one.source != "trace":
-            logger.info("%s: memory is not estimated: %s", one.name, "; ".join(one.notes))
+            known = any("not parsed yet" in note for note in one.notes)
+            logger.log(
+                logging.INFO if known else logging.WARNING,
+                "%s: memory is not estimated: %s",
+                one.name,
+                "; ".join(one.notes),
+            )
     return {one.id: one for one in found if one.source == "trace"}
 
 

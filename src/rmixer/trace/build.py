@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from rmixer.errors import UsageError
 from rmixer.trace.cost import operator_cost
@@ -48,7 +49,7 @@ def trace_build(
     if steps < 1 or accumulate < 1:
         raise UsageError(f"steps and accumulate must be at least 1, not {steps} and {accumulate}")
     recorder = Recorder(logical, cost=operator_cost)
-    with _surroundings(recorder, logical):
+    with _surroundings(recorder, logical), torch.random.fork_rng(devices=[]):
         model, optimizer, batch = _checked(build())
         recorder.label_model(model)
         recorder.label_all(batch, INPUTS, "batch")
@@ -107,4 +108,6 @@ def _checked(built: Any) -> tuple[nn.Module, Any, Any]:
     right = isinstance(built, tuple | list) and len(built) == 3  # noqa: PLR2004
     if not right or not isinstance(built[0], nn.Module) or not hasattr(built[1], "step"):
         raise UsageError("build must return (model, optimizer, batch)")
+    if any(not isinstance(param, FakeTensor) for param in built[0].parameters()):
+        raise UsageError("build must make the model itself: one that is there would be trained")
     return built[0], built[1], built[2]

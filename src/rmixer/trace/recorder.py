@@ -22,19 +22,19 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 SCHEMA_VERSION = 1
 #: Host tensors from this size on are fake.
 LARGE_BYTES = 1 << 20
+#: Integers are ids, which say how many rows are touched: they stay real up to this size.
+LARGE_INTEGERS = 1 << 26
 
 FORWARD, BACKWARD, OPTIMIZER, EVALUATION = "forward", "backward", "optimizer", "evaluation"
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, INPUTS, TEMPORARIES = "activations", "inputs", "temporaries"
 
-#: What a fake tensor answers when the program asks for its values.
-_AN_ANSWER = {torch.bool: True}
 #: What asks a sparse tensor for its parts, and which of the two.
 _SPARSE_PARTS = {"_indices": 0, "indices": 0, "_values": 1, "values": 1}
 #: In-place kernels without a rule for shapes in some versions; they allocate nothing.
@@ -79,6 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._on_host = False
         self._sparse: Any = WeakIdKeyDictionary()  # fake sparse tensor: its indices and values
         self._coalesced: Any = WeakIdKeyDictionary()
+        self._denied: Any = WeakIdKeyDictionary()
         self._in_optimizer = 0
         self._last_phase = FORWARD
         self._modules: List[Any] = []
@@ -93,13 +94,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet = func.overloadpacket.__name__
         fakes = _has_fake(args, kwargs)
         if fakes and packet in ("_local_scalar_dense", "equal", "is_nonzero"):
-            return _answer(args[0]) if packet != "equal" else True
+            return True if packet == "equal" else self._answer(args[0])
         if packet in _SILENT:
             self._note(packet, args)
             return None if func._schema.returns == [] else args[0]
         self._note(packet, args)
         if fakes and packet in _SPARSE_PARTS and args[0] in self._sparse:
-            return self._sparse[args[0]][_SPARSE_PARTS[packet]].detach()
+            part = self._sparse[args[0]][_SPARSE_PARTS[packet]]
+            return part.detach() if isinstance(part, FakeTensor) else part
         if fakes and packet == "is_coalesced" and args[0] in self._sparse:
             return args[0] in self._coalesced
         if fakes and packet == "_coalesce" and args[0] in self._sparse:
@@ -108,6 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self.fake:
                 out = func(*args, **kwargs)
                 self._follow_sparse(packet, args, kwargs, out)
+            self._follow_truth(packet, args, out)
         else:
             out = func(*args, **kwargs)
         self._on_host = self._host and not self._wanted and self._all_host(args, kwargs)
@@ -120,35 +123,55 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _follow_sparse(self, packet: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Remember what a fake sparse tensor consists of; itself it says that it is empty.
-
-        Coalescing is taken to find no row twice: the most that it can leave.
-        """
+        """Remember what a fake sparse tensor consists of; itself it says that it is empty."""
         if not isinstance(out, torch.Tensor) or out.layout != torch.sparse_coo:
             return
         if packet.startswith("_sparse_coo_tensor"):
             parts = [arg for arg in args if isinstance(arg, torch.Tensor)]
             if len(parts) == 2:
-                self._sparse[out] = tuple(
-                    part if isinstance(part, FakeTensor) else self.fake.from_tensor(part)
-                    for part in parts
-                )
+                self._sparse[out] = tuple(parts)
             if kwargs.get("is_coalesced"):
                 self._coalesced[out] = True
             return
         known = [arg for arg in args if isinstance(arg, torch.Tensor) and arg in self._sparse]
-        if not known or out in self._sparse:
-            return
-        indices, values = self._sparse[known[0]]
-        if known[0] in self._coalesced:
-            self._coalesced[out] = True
-        if packet not in ("detach", "alias", "view_as", "_coalesced_"):
-            indices, values = indices.clone(), values.clone()
-        self._sparse[out] = (indices, values)
+        if len(known) == 2 and packet in ("add", "add_", "sub", "sub_"):
+            pairs = zip(self._sparse[known[0]], self._sparse[known[1]])
+            indices, values = (_joined(pair, i == 0) for i, pair in enumerate(pairs))
+            self._sparse[out] = (indices, values)
+            self._coalesced.pop(out, None)
+        elif known and out not in self._sparse:
+            indices, values = self._sparse[known[0]]
+            if packet not in ("detach", "alias", "view_as", "_coalesced_"):
+                indices, values = _copy(indices), _copy(values)
+            self._sparse[out] = (indices, values)
+            if known[0] in self._coalesced:
+                self._coalesced[out] = True
+        elif out not in self._sparse:
+            self._sparse[out] = self._rows_of(args, out)
+
+    def _rows_of(self, args: Any, out: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        """The parts of a gradient that an operator made whole: a row per index of its operands."""
+        found = [
+            arg for arg in args
+            if isinstance(arg, torch.Tensor) and not arg.dtype.is_floating_point
+        ]  # fmt: skip
+        indices = max(found, key=lambda arg: arg.numel(), default=torch.empty(0, dtype=torch.int64))
+        values = torch.empty((indices.numel(), *out.shape[1:]), dtype=out.dtype)
+        if isinstance(indices, FakeTensor):
+            return torch.empty((1, indices.numel()), dtype=torch.int64), values
+        with _disable_current_modes():
+            return indices.reshape(1, -1).to(torch.int64, copy=True), values
 
     def _coalesce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Each row once: exactly where the indices are real, else as many as there were."""
+        indices, values = self._sparse[tensor]
         with self.fake:
-            indices, values = (part.clone() for part in self._sparse[tensor])
+            if isinstance(indices, FakeTensor):
+                indices, values = indices.clone(), values.clone()
+            else:
+                with _disable_current_modes():
+                    indices = torch.unique(indices, dim=1)
+                values = values.new_empty((indices.shape[1], *values.shape[1:]))
             out = torch.sparse_coo_tensor(
                 indices, values, tensor.shape, is_coalesced=True, check_invariants=False
             )
@@ -156,6 +179,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._coalesced[out] = True
         self._see(out, "_coalesce")
         return out
+
+    def _follow_truth(self, packet: str, args: Any, out: Any) -> None:
+        """Remember which questions are answered with no: whether something is NaN or infinite."""
+        if not isinstance(out, FakeTensor) or out.dtype != torch.bool or not args:
+            return
+        others = [a for a in args[1:] if not isinstance(a, torch.Tensor)]
+        extreme = any(isinstance(a, float) and not abs(a) < float("inf") for a in others)
+        itself = len(args) > 1 and args[1] is args[0]
+        denied = [a for a in args if isinstance(a, torch.Tensor) and a in self._denied]
+        asked = packet in ("isnan", "isinf", "isposinf", "isneginf")
+        asked = asked or (packet == "ne" and itself) or (packet == "eq" and extreme)
+        if asked or (denied and packet not in ("logical_not", "bitwise_not")):
+            self._denied[out] = True
+
+    def _answer(self, tensor: torch.Tensor) -> Any:
+        """A number of the right type in place of a value that nobody knows."""
+        if tensor.dtype == torch.bool:
+            return tensor not in self._denied
+        return 1.0 if tensor.dtype.is_floating_point else 1
 
     def _parts(self, tensor: torch.Tensor) -> List[torch.Tensor]:
         """The dense tensors of which a tensor is made."""
@@ -170,8 +212,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether something made of no fake tensor is too large to be real."""
         if any(isinstance(arg, torch.Tensor) for arg in pytree.tree_leaves((args, kwargs))):
             return False
-        wanted = self._wanted > 0
-        return wanted or _factory_bytes(func, args, kwargs) >= self.large_bytes
+        if self._wanted:
+            return True
+        size = _factory_bytes(func, args, kwargs)
+        limit = self.large_bytes
+        if _makes_numbers(func, kwargs):  # ids: what looks at them must find them
+            limit = max(limit, LARGE_INTEGERS)
+        return size >= limit
 
     def _all_host(self, args: Any, kwargs: Any) -> bool:
         """Whether no operand is the device's: then the result is the host's too."""
@@ -336,6 +383,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._wanted -= 1
 
+    def set_default_device(self, gpu: bool) -> None:
+        """From here on what is made without a device is on the GPU, or on the host again."""
+        self._wanted = 1 if gpu else 0
+
     def temporary(self, operator: str, elements: int, itemsize: int = 8) -> None:
         """Note an operator that torch does not see; ``estimate.temporaries`` has its memory."""
         number = self.operators.setdefault(operator, len(self.operators))
@@ -439,9 +490,19 @@ def _has_fake(args: Any, kwargs: Any) -> bool:
     return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
 
 
-def _answer(tensor: torch.Tensor) -> Any:
-    """A number of the right type in place of a value that nobody knows."""
-    return _AN_ANSWER.get(tensor.dtype, 1.0 if tensor.dtype.is_floating_point else 1)
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, FakeTensor):
+        return tensor.clone()
+    with _disable_current_modes():
+        return tensor.clone()
+
+
+def _joined(pair: Any, are_indices: bool) -> torch.Tensor:
+    """Two parts one after the other; real ones stay real."""
+    if any(isinstance(part, FakeTensor) for part in pair):
+        return torch.cat(list(pair), 1 if are_indices else 0)
+    with _disable_current_modes():
+        return torch.cat(list(pair), 1 if are_indices else 0)
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
@@ -479,6 +540,14 @@ def _factory_bytes(func: Any, args: Any, kwargs: Any) -> int:
     return count * torch.empty(0, dtype=dtype, device="meta").element_size()
 
 
+def _makes_numbers(func: Any, kwargs: Any) -> bool:
+    """Whether a factory makes integers."""
+    dtype = kwargs.get("dtype")
+    if dtype is not None:
+        return not (dtype.is_floating_point or dtype.is_complex)
+    return func.overloadpacket.__name__ in ("randint", "randperm", "arange")
+
+
 @contextlib.contextmanager
 def _fake_parameters(recorder: Recorder) -> Iterator[None]:
     """Parameters are fake whatever their size, so that all that is computed from them is."""
@@ -513,9 +582,3 @@ def _gpu_paths() -> Iterator[None]:
     finally:
         types.remove(FakeTensor)
         module._get_foreach_kernels_supported_devices = devices
-
-
-def loaded_bytes() -> int:
-    """Resident memory of this process now, bytes."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rmixer.errors import RmixerError
-from rmixer.estimate.blocks import OutOfMemory
 from rmixer.estimate.heap import HeapSettings
-from rmixer.estimate.timeline import gpu_peak, host_peak
+from rmixer.estimate.timeline import gpu_peak, host_peak, why_not
 from rmixer.resources import KIB
 
 INDEX = 8  # bytes of a row number
@@ -72,22 +71,11 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
     if gpu:
         workspace = request.get("workspace") or 0
         answer["device"] = asdict(gpu_peak(trace, workspace=workspace))
-        answer["refusal"] = _refusal(trace, workspace, request.get("limit_bytes"))
+        answer["refusal"] = why_not(trace, workspace, request.get("limit_bytes"))
     else:
         settings = HeapSettings.from_environment(request.get("environment") or {})
         answer["host"] = asdict(host_peak(trace, settings))
     return answer
-
-
-def _refusal(trace: Mapping[str, Any], workspace: int, limit: int | None) -> str | None:
-    """Why the device is too small, also after cached memory is given back; None if it is not."""
-    if limit is None:
-        return None
-    try:
-        gpu_peak(trace, workspace=workspace, limit_bytes=limit)
-    except OutOfMemory as error:
-        return str(error)
-    return None
 
 
 def _parsed(job: Mapping[str, Any], request: Mapping[str, Any]) -> Path | None:
