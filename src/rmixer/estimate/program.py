@@ -26,7 +26,7 @@ from typing import Any
 
 from rmixer import launch
 from rmixer.estimate.heap import HeapSettings
-from rmixer.estimate.timeline import gpu_peak, host_peak, why_not
+from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
 from rmixer.execute.environment import thread_settings
 from rmixer.launch import cage, shim
 from rmixer.launch.page import read_progress
@@ -128,7 +128,7 @@ def _played(
 ) -> dict[str, Any]:
     """The answer with its peaks in place of the trace."""
     trace = answer.pop("trace")
-    answer["costs"] = _sum_costs(trace["costs"])
+    answer["costs"] = sum_costs(trace["costs"])
     answer["host"] = asdict(host_peak(trace, HeapSettings.from_environment(environment)))
     if gpu:
         answer["device"] = asdict(gpu_peak(trace, workspace=workspace))
@@ -272,9 +272,3 @@ def _last_line(folder: Path) -> str:
     text = (folder / "log.txt").read_bytes().decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1][:200] if lines else "it said nothing"
-
-
-def _sum_costs(costs: Mapping[str, list[float]]) -> dict[str, float]:
-    rows = list(costs.values())
-    names = ("flops", "moved_bytes", "kernels")
-    return {name: sum(row[i + 1] for row in rows) for i, name in enumerate(names)}

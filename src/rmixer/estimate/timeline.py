@@ -144,6 +144,12 @@ def gpu_peak(
     return run.peak(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
 
+def sum_costs(costs: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """``flops``, ``moved_bytes`` and ``kernels`` of all operators of a trace."""
+    names = ("flops", "moved_bytes", "kernels")
+    return {name: sum(row[i + 1] for row in costs.values()) for i, name in enumerate(names)}
+
+
 def why_not(trace: Mapping[str, Any], workspace: int, limit: int | None) -> str | None:
     """Why a GPU is too small, also after cached memory is given back; None if it is not."""
     if limit is None:

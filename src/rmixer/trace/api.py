@@ -14,11 +14,10 @@ from rmixer.estimate.contexts import context_of, cublas_workspace, device_name
 from rmixer.estimate.estimates import JobEstimate, refusal
 from rmixer.estimate.host import STATED
 from rmixer.estimate.quantiles import reserve
-from rmixer.estimate.timeline import CATEGORIES, Peak, gpu_peak, host_peak
+from rmixer.estimate.timeline import CATEGORIES, Peak, gpu_peak, host_peak, sum_costs
 from rmixer.model import CPU
 from rmixer.resources import parse_bytes
 from rmixer.trace.build import Build, trace_build
-from rmixer.trace.cost import summarize
 
 
 def estimate(
@@ -61,7 +60,7 @@ def estimate(
             room = max(0, device_memory - around)
             gpu_peak(trace, workspace=workspace, settings=allocator, limit_bytes=room)
         except OutOfMemory:
-            why = refusal("build", device, total, device_memory, parts)
+            why = refusal("build", device, total, device_memory, {**parts, "context": around})
     return JobEstimate(
         id="build",
         name="build",
@@ -82,7 +81,7 @@ def estimate(
         operator=peak.operator,
         phase=peak.phase,
         largest=_rows(peak),
-        costs=summarize(trace["costs"]),
+        costs=sum_costs(trace["costs"]),
         refusal=why,
     )
 

@@ -8,7 +8,7 @@ tensors (``torch/csrc`` ``ForeachFunctors``: the chunk table of ``multi_tensor_a
 110 tensors, depending on how many lists it is given).
 """
 
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, List, Set, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -92,13 +92,3 @@ def _dense_bytes(tensor: torch.Tensor) -> int:
     for size, stride in zip(tensor.shape, tensor.stride()):
         count *= int(size) if stride or size == 0 else 1
     return count * tensor.element_size()
-
-
-def summarize(costs: Dict[str, List[float]]) -> Dict[str, float]:
-    """Sums over all operators: ``flops``, ``moved_bytes``, ``kernels``."""
-    rows = list(costs.values())
-    return {
-        "flops": sum(row[1] for row in rows),
-        "moved_bytes": sum(row[2] for row in rows),
-        "kernels": sum(row[3] for row in rows),
-    }

@@ -18,7 +18,7 @@ from typing import Any
 
 from rmixer.errors import RmixerError
 from rmixer.estimate.heap import HeapSettings
-from rmixer.estimate.timeline import gpu_peak, host_peak, why_not
+from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
 from rmixer.resources import KIB
 
 INDEX = 8  # bytes of a row number
@@ -49,7 +49,6 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
     """What one training needs: peaks on host and device, mapped data, costs of a step."""
     folder = _parsed(job, request)  # before torch is imported: it may end here
 
-    from rmixer.trace.cost import summarize  # noqa: PLC0415
     from rmixer.trace.ours import Training, trace_training  # noqa: PLC0415
 
     training = Training(
@@ -63,7 +62,7 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
     gpu = request["device"] != "cpu"
     trace = trace_training(training, "cuda" if gpu else "cpu")
     answer: dict[str, Any] = {
-        "costs": summarize(trace["costs"]),
+        "costs": sum_costs(trace["costs"]),
         "mapped_bytes": _size(folder),
         "order_bytes": 2 * INDEX * rows if (rows := _rows(folder)) else 0,
         "resident_bytes": resident_peak(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from rmixer.errors import UsageError
 from rmixer.estimate.heap import MIB
@@ -105,9 +105,133 @@ def test_a_program_that_moves_to_a_gpu_runs_without_one() -> None:
 
 
 def test_evaluation_counts() -> None:
-    """A forward pass without gradients frees as it goes."""
-    with_it = trace_build(mlp, evaluate=True)
-    assert len(with_it["events"]) > len(trace_build(mlp, evaluate=False)["events"])
+    """A forward pass without gradients can be the peak: here its batch is larger than a step's."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch[0] if model.training else batch[0].repeat(400, 1)).mean()
+
+    without, with_it = (trace_build(mlp, loss=loss, evaluate=e) for e in (False, True))
+    assert gpu_peak(with_it).allocated > gpu_peak(without).allocated + 50 * MIB
+    assert gpu_peak(with_it).phase == "evaluation"
+
+
+def bag(optimizer: Any = torch.optim.SGD) -> Any:
+    torch.manual_seed(0)
+    table = nn.EmbeddingBag(100_000, 16, sparse=True, mode="sum")
+    return table, optimizer(table.parameters(), lr=0.1), (torch.randint(0, 100_000, (1024, 20)),)
+
+
+def test_a_bag_has_a_row_per_index() -> None:
+    """``EmbeddingBag``'s gradient is made whole by one operator; its rows are those of its ids."""
+    trace = trace_build(bag, "cpu", evaluate=False)
+    sizes = {row[0] for row in trace["storages"] if row[1] == "gradients"}
+    assert sizes == {20480 * 8, 20480 * 16 * 4}
+    assert host_peak(trace).allocated == pytest.approx(_really(bag), rel=0.1)
+
+
+def test_sparse_gradients_add_up() -> None:
+    """Eight backward passes with other ids touch eight times the rows; the same ids do not."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(torch.randint(0, 1 << 20, (256,))).mean()
+
+    def build() -> Any:
+        table = nn.Embedding(1 << 20, 16, sparse=True)
+        return table, torch.optim.SGD(table.parameters(), 0.1), ()
+
+    one, eight = (
+        host_peak(trace_build(build, "cpu", loss=loss, accumulate=n, evaluate=False))
+        for n in (1, 8)
+    )
+    assert eight.by_category["gradients"] >= 8 * 256 * 16 * 4
+    assert eight.allocated - one.allocated >= 7 * 256 * 16 * 4
+
+
+def test_coalescing_merges_rows_that_are_known() -> None:
+    """Ids stay real, so how many different rows a batch touches is true."""
+
+    def build() -> Any:
+        table = nn.Embedding(1000, 64, sparse=True)
+        ids = torch.arange(4096) % 10
+        return table, torch.optim.SparseAdam(table.parameters(), 0.1), (ids,)
+
+    peak = host_peak(trace_build(build, "cpu", evaluate=False))
+    assert peak.allocated < 2 * 4096 * 64 * 4 + 3 * 1000 * 64 * 4 + MIB
+
+
+@pytest.mark.parametrize("logical", ["cpu", "cuda"])
+def test_what_scripts_do_with_values(logical: str) -> None:
+    """NaN checks say no, numbers can be printed, and nothing is written into a checkpoint."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        value = model(*batch).square().mean()
+        assert not torch.isnan(value)
+        assert not torch.isinf(value).any()
+        assert torch.isfinite(value)
+        assert f"{value:.3f} {value.item():.2f}" == "0.000 1.00"
+        assert value.detach().cpu().numpy().shape == ()
+        return value
+
+    assert gpu_peak(trace_build(mlp, logical, loss=loss)).allocated > 0
+
+
+def test_a_checkpoint_that_is_there_stays_whole(tmp_path: Path) -> None:
+    """Tensors without values do not replace a file that has some."""
+    file = tmp_path / "model.pt"
+    torch.save({"a": torch.ones(3)}, file)
+    before = file.read_bytes()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        torch.save(model.state_dict(), file)
+        return model(*batch).mean()
+
+    trace_build(mlp, "cpu", loss=loss)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("logical", ["cpu", "cuda"])
+def test_modules_move_and_change_their_type(logical: str) -> None:
+    """``.to(device)`` and ``.half()`` of a module: parameters of half the size."""
+
+    def build(dtype: torch.dtype) -> Any:
+        model = nn.Linear(1024, 1024).to("cpu" if logical == "cpu" else 0).to(dtype)
+        batch = torch.ones(8, 1024, dtype=dtype)
+        return model, torch.optim.SGD(model.parameters(), 0.1), (batch,)
+
+    sizes = [
+        gpu_peak(trace_build(lambda d=dtype: build(d), logical)).by_category["parameters"]
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_gpu_idioms_without_a_gpu() -> None:
+    """Default device, properties, events, tensors made of lists: on the GPU that is not there."""
+
+    def build() -> Any:
+        torch.set_default_device("cuda")
+        assert torch.cuda.get_device_properties(0).total_memory > 1 << 30
+        timer = torch.cuda.Event(enable_timing=True)
+        timer.record()
+        table = torch.tensor([[0.0] * 100] * 1000, device="cuda")
+        torch.set_default_device("cpu")
+        model = nn.Linear(100, 1)
+        return model, torch.optim.SGD(model.parameters(), 0.1), (table,)
+
+    peak = gpu_peak(trace_build(build))
+    assert peak.by_category["inputs"] >= 400_000
+    assert torch.get_default_device().type == "cpu"
+
+
+def test_a_model_that_is_there_is_not_trained() -> None:
+    """``build`` must make it; the caller's random numbers are left as they were too."""
+    model = nn.Linear(4, 1)
+    before, state = model.weight.clone(), torch.get_rng_state()
+    with pytest.raises(UsageError, match="make the model itself"):
+        trace_build(lambda: (model, torch.optim.SGD(model.parameters(), 0.1), (torch.ones(2, 4),)))
+    trace_build(mlp)
+    assert torch.equal(model.weight, before)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_wrong_build_is_told() -> None:
@@ -151,7 +275,7 @@ def _really(build: Any) -> int:
         for part in (model.parameters(), batch):
             recorder.label_all(list(part), "parameters")
         for _ in range(3):
-            F.relu(model(*batch)).mean().backward()
+            model(*batch).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
     for event in recorder.events:
