@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmixer.errors import EXIT_INTERRUPTED, EXIT_NEVER_FITS, RmixerError, UsageError
+from rmixer.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_JOB_FAILED,
+    EXIT_NEVER_FITS,
+    RmixerError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from rmixer.model import JobSpec
@@ -90,14 +96,20 @@ def run(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
     help="What to train on, instead of what each job says; NAME: a GPU, as in 'NVIDIA H200'.",
 )  # fmt: skip
 @click.option("--device-memory", metavar="SIZE", help="Of the GPU, for example 80GiB.")
-@click.option("--limit", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up after.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Give up after so long: on all models, on each run of a program. By default 120.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.pass_context
 def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
     """How much memory every job of FILE, or one command behind `--`, would need at most.
 
     Nothing is trained: trainings of ours and PyTorch programs take three steps on tensors that have
-    no memory. Other programs run for a few seconds. Exit code 4: a job can never fit.
+    no memory, other programs are really run for a few. Programs do start, so what they write before
+    is written. Exit code 1: a program cannot run; 4: a job can never fit.
     """
     from rmixer.estimate.verb import EstimateOptions, estimate_jobs
     from rmixer.report.estimates import render_estimates
@@ -118,7 +130,8 @@ def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
     except CommandNotFoundError as error:
         click.echo(f"rmixer: {error}", err=True)
         ctx.exit(NOT_FOUND)
-    found = estimate_jobs(jobs, wanted)
+    click.echo(f"estimating {len(jobs)} job{'s' * (len(jobs) != 1)}", err=True)
+    found = estimate_jobs(jobs, wanted, say=lambda text: click.echo(text, err=True))
     if as_json:
         document = {"schema_version": 1, "jobs": [one.as_dict() for one in found]}
         click.echo(json_text(document), nl=False)
@@ -127,7 +140,10 @@ def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
     refused = [one.refusal for one in found if one.refusal]
     for text in refused:
         click.echo(f"rmixer: {text}", err=True)
-    ctx.exit(EXIT_NEVER_FITS if refused else 0)
+    failed = [one for one in found if one.failure]
+    for one in failed:
+        click.echo(f"rmixer: {one.name} cannot be estimated: {one.failure}", err=True)
+    ctx.exit(EXIT_NEVER_FITS if refused else EXIT_JOB_FAILED if failed else 0)
 
 
 @cli.command(short_help="This machine, and what it lacks")
@@ -140,6 +156,8 @@ def doctor(measure_context: bool, as_json: bool) -> None:
 
     document = examine(measure_contexts=measure_context)
     click.echo(json_text(document) if as_json else render_examination(document), nl=not as_json)
+    if document["problems"]:
+        sys.exit(EXIT_JOB_FAILED)
 
 
 @cli.command(short_help="Table, figures and HTML of a run")

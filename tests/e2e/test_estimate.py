@@ -94,6 +94,7 @@ def test_a_small_job_fits_and_says_where_its_peak_is(home: dict[str, str], tmp_p
     assert shown.returncode == 0
     assert "small" in shown.stdout
     assert "peak at" in shown.stdout
+    assert "to book: what is set aside" in shown.stdout
 
 
 SCRIPT = """
@@ -151,14 +152,15 @@ def test_a_program_that_makes_no_step_never_hangs(home: dict[str, str], tmp_path
 
 
 def test_a_program_that_fails_is_told_with_its_words(home: dict[str, str], tmp_path: Path) -> None:
-    """Neither trace nor probe: a default, and the last line of what the program said."""
+    """Exit code 1 and the last line of what the program said, once."""
     done = estimate(
         home, tmp_path, "--json", "--", sys.executable, "-c", "raise SystemExit('no such data')"
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1
+    assert done.stderr.count("no such data") == 1
     (job,) = json.loads(done.stdout)["jobs"]
     assert job["source"] == "default"
-    assert any("no such data" in note for note in job["notes"])
+    assert "no such data" in job["failure"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,8 @@ def test_a_program_that_fails_is_told_with_its_words(home: dict[str, str], tmp_p
     [
         (["--device-memory", "80GiB"], "--device"),
         (["--device", "cuda", "--device-memory", "lots"], "lots"),
-        (["--device", "cuda", "--device-memory", "0"], "above 0"),
+        (["--device", "cuda", "--device-memory", "80"], "80GiB"),
+        (["--device", "tpu"], "tpu"),
         (["--limit", "0"], "--limit"),
     ],
 )

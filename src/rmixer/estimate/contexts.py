@@ -49,7 +49,7 @@ def device_name(text: str) -> str:
     """``cpu``, ``cuda``, or a kind of GPU: how the words for a device are understood.
 
     Raises:
-        UsageError: the text is empty.
+        UsageError: the text names nothing that is a device.
     """
     name = text.strip()
     if not name:
@@ -57,6 +57,8 @@ def device_name(text: str) -> str:
     plain = name.lower().partition(":")[0]
     if plain in ("cpu", "cuda", "gpu"):
         return "cpu" if plain == "cpu" else "cuda"
+    if not any(char.isdigit() for char in name):  # A100, T4, RTX 4090, H200
+        raise UsageError(f"device {name!r}: write cpu, cuda, or a GPU's name, for example T4")
     return name
 
 

@@ -40,6 +40,7 @@ class JobEstimate:
         costs: of one step: ``flops``, ``moved_bytes``, ``kernels``.
         notes: what the reader should know: fallbacks, stated constants.
         refusal: why it can never fit, with the options; empty if it can.
+        failure: the program's own last words, where it cannot run at all; empty if it can.
     """
 
     id: str
@@ -58,6 +59,7 @@ class JobEstimate:
     costs: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     refusal: str = ""
+    failure: str = ""
 
     @property
     def own_host_bytes(self) -> int:
@@ -87,6 +89,7 @@ class JobEstimate:
             "costs": dict(self.costs),
             "notes": list(self.notes),
             "refusal": self.refusal or None,
+            "failure": self.failure or None,
         }
 
 

@@ -75,6 +75,7 @@ class Estimator:
         commands: bool = False,
         limit_seconds: float | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        say: Callable[[str], None] = lambda _: None,
     ) -> list[JobEstimate]:
         """One estimate per job, in order.
 
@@ -86,9 +87,12 @@ class Estimator:
             commands: run commands on fake tensors, or for a short probe.
             limit_seconds: for all trainings of ours together, and for each command.
             should_stop: asked several times a second; what is traced by then counts.
+            say: gets a line for people when something begins that may take long.
         """
         environment = job_like_environment()
         models = {job.id: job.payload for job in jobs if job.kind == "model"}
+        if models:
+            say(f"tracing {len(models)} trainings")
         answers = trace_models(
             models,
             device="cuda" if target.is_gpu else CPU,
@@ -104,6 +108,7 @@ class Estimator:
         for job in jobs:
             answer = answers.get(job.id)
             if answer is None and commands and not self._is_known(job, target):
+                say(f"{job.name}: running it for a few steps")
                 answer = self._run(job, target, environment, limit_seconds)
             baseline = self._baseline(job, environment, measure=measure)
             found.append(self._conclude(job, target, answer or {}, baseline))
@@ -274,6 +279,7 @@ def _from_words(job: JobSpec, target: Target, answer: Mapping[str, Any]) -> JobE
         name=job.name,
         device=target.device,
         source=source,
+        failure=str(answer.get("failure", "")),
         bytes={"total": total} if total else {},
         host_bytes=host_bytes,
         seconds=answer.get("seconds", 0.0),

@@ -76,6 +76,8 @@ def estimate_command(
         if "probe" in probed:
             probed["notes"] = [f"not traced: {answer['error']}", *probed["notes"]]
             return probed
+        if "failure" in probed:
+            return probed
         return {"error": f"{answer['error']}; {probed['error']}"}
 
 
@@ -152,8 +154,11 @@ def _probed(
     ended = _run(job, {**environment, **more}, folder, limit_seconds, enough, room)
     if ended.oom_kills:
         return {"error": f"its probe took more than the {format_bytes(room)} that there are"}
-    if ended.code or not ended.peak_bytes:
-        return {"error": f"its probe ended with code {ended.code}: {_last_line(folder)}"}
+    if ended.code:
+        failure = f"it ended with code {ended.code}: {_last_line(folder)}"
+        return {"error": failure, "failure": failure}
+    if not ended.peak_bytes:
+        return {"error": "its probe ended before it could be looked at"}
     seen = read_progress(str(page))
     seconds = f"{time.monotonic() - began:.0f} s"
     how = f"{seconds}, {seen['step']} steps" if seen else f"{seconds}, no step of torch seen"

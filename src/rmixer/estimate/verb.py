@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rmixer import paths
@@ -12,8 +12,11 @@ from rmixer.estimate.estimates import JobEstimate
 from rmixer.estimate.estimator import Estimator, Target
 from rmixer.model import CPU, JobSpec
 from rmixer.monitor import discover_gpus, usable_memory
-from rmixer.resources import parse_bytes
+from rmixer.resources import MIB, parse_bytes
 from rmixer.store import Store
+
+#: No GPU has less: a number without its unit.
+SMALLEST_MEMORY = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,24 @@ class EstimateOptions:
             size = parse_bytes(device_memory)
         except ValueError as error:
             raise UsageError(f"--device-memory {device_memory}: {error}") from None
-        if size < 1:
-            raise UsageError(f"--device-memory {device_memory}: must be above 0")
+        if size < SMALLEST_MEMORY:
+            raise UsageError(f"--device-memory {device_memory}: write a size like 80GiB")
         return cls(device=name, device_memory=size, limit_seconds=limit)
 
 
-def estimate_jobs(jobs: Sequence[JobSpec], options: EstimateOptions) -> list[JobEstimate]:
-    """The estimates of jobs on this machine's host and the devices asked for, in order."""
+def estimate_jobs(
+    jobs: Sequence[JobSpec],
+    options: EstimateOptions,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[JobEstimate]:
+    """The estimates of jobs on this machine's host and the devices asked for, in order.
+
+    Args:
+        jobs: validated.
+        options: of the verb.
+        say: gets a line for people when something begins that may take long.
+    """
     store = Store(paths.store_path())
     estimator = Estimator(store)
     wanted = {job.id: options.device or _own_device(job) for job in jobs}
@@ -67,6 +81,7 @@ def estimate_jobs(jobs: Sequence[JobSpec], options: EstimateOptions) -> list[Job
             measure=True,
             commands=True,
             limit_seconds=options.limit_seconds,
+            say=say,
         )
         found |= {one.id: one for one in some}
     return [found[job.id] for job in jobs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rmixer.estimate.estimates import JobEstimate
 from rmixer.model import CPU
@@ -12,21 +12,57 @@ from rmixer.resources import format_bytes
 _PARTS = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
 _HEADS = ("params", "grads", "state", "activ.", "inputs", "temp.")
 _NAME_WIDTH = 40
+_NAMES = 4
+
+
+#: What the last columns are, for those who have not read the page on memory.
+_LEGEND = (
+    "reserved: what the allocator holds at the peak",
+    "context: on a GPU the CUDA context, else interpreter and libraries; total: both",
+    "host: resident memory, with mapped data",
+    "to book: what is set aside, with room for errors; on the host without shared pages of files",
+)
 
 
 def render_estimates(estimates: Sequence[JobEstimate]) -> str:
-    """A row per job, then where each peak is and what the reader should know."""
+    """A row per job, then where each different peak is, and what the reader should know."""
     heads = ["job", "source", *_HEADS, "reserved", "context", "total", "host", "to book"]
     rows = [heads, *(_row(one) for one in estimates)]
-    lines = columns(rows, "<<" + ">" * (len(heads) - 2))
-    for one in estimates:
-        name = clip(one_line(one.name), _NAME_WIDTH)
+    lines = [*columns(rows, "<<" + ">" * (len(heads) - 2)), "", *_LEGEND]
+    for members, one in _alike(estimates, _peak):
         if one.largest:
-            top = [f"{one_line(t['name'])} {format_bytes(t['bytes'])}" for t in one.largest]
-            lines += ["", f"{name}: peak at {one.operator} ({one.phase}); largest tensors there:"]
-            lines += [f"  {text}" for text in top]
-        lines += [f"{name}: note: {one_line(note)}" for note in one.notes]
+            lines += [
+                "",
+                f"{members}: peak at {one.operator} ({one.phase}); largest tensors there:",
+            ]
+            lines += [f"  {text}" for text in _peak(one)[2:]]
+    notes = {note: None for one in estimates for note in one.notes}
+    for note in notes:
+        told = [one for one in estimates if note in one.notes]
+        who = "all" if len(told) == len(estimates) > 1 else _names(told)
+        lines += ["", f"note ({who}): {one_line(note)}"]
     return "\n".join(lines)
+
+
+def _alike(
+    estimates: Sequence[JobEstimate], key: Callable[[JobEstimate], object]
+) -> list[tuple[str, JobEstimate]]:
+    """The names of those that have the same key, and the first of them."""
+    groups: dict[object, list[JobEstimate]] = {}
+    for one in estimates:
+        groups.setdefault(key(one), []).append(one)
+    return [(_names(some), some[0]) for some in groups.values()]
+
+
+def _names(estimates: Sequence[JobEstimate]) -> str:
+    names = [clip(one_line(one.name), _NAME_WIDTH) for one in estimates]
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
+
+
+def _peak(one: JobEstimate) -> tuple[str, ...]:
+    top = (f"{one_line(t['name'])} {format_bytes(t['bytes'])}" for t in one.largest)
+    return (one.operator, one.phase, *top)
 
 
 def _row(one: JobEstimate) -> list[str]:

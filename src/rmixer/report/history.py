@@ -13,20 +13,18 @@ from typing import Any
 from rmixer import events as ev
 from rmixer.errors import StorageError
 from rmixer.model import (
-    Active,
     Attempt,
     Estimate,
-    Final,
     Job,
     JobSpec,
     Node,
     Outcome,
-    Pending,
     Placement,
     Profile,
     Progress,
     StateName,
 )
+from rmixer.report.view import reason_of
 from rmixer.state import RunState
 
 
@@ -108,12 +106,7 @@ class JobRecord:
     @property
     def reason(self) -> str:
         """Why it is in this state; empty where there is nothing to say."""
-        match self.job.state:
-            case Pending(reason=reason):
-                return str(reason)
-            case Active(stopping=Outcome() as outcome) | Final(outcome=outcome):
-                return outcome.reason
-        return ""
+        return reason_of(self.job)
 
 
 @dataclass(slots=True)

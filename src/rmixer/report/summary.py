@@ -14,7 +14,7 @@ from rmixer.resources import format_seconds
 
 _ROWS = 40
 _NAME_WIDTH = 40
-_REASON_WIDTH = 32
+_REASON_WIDTH = 48
 _LOG_LINES = 8
 _FAILURES = 10
 _METRICS = 4

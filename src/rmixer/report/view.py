@@ -19,6 +19,7 @@ from rmixer.model import (
     StateName,
 )
 from rmixer.report.text import finite, one_line
+from rmixer.resources import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ def _row(job: Job, node: Node, values: Mapping[str, Any]) -> JobRow:
         id=job.id,
         name=one_line(job.spec.name),
         state=job.state.name,
-        reason=one_line(_reason(job)),
+        reason=one_line(reason_of(job)),
         progress=_share(job.progress) if isinstance(job.state, Active) else None,
         tries=job.tries_used,
         max_tries=job.spec.retries + 1,
@@ -159,13 +160,26 @@ def _running(row: JobRow, state: Active, node: Node, values: Mapping[str, Any]) 
     )
 
 
-def _reason(job: Job) -> str:
+def reason_of(job: Job) -> str:
+    """Why a job is in its state, and what its memory was when it ran out before."""
     match job.state:
         case Pending(reason=reason):
-            return str(reason)
+            said = str(reason)
         case Active(stopping=Outcome() as outcome) | Final(outcome=outcome):
-            return outcome.reason
-    return ""
+            said = outcome.reason
+        case _:
+            said = ""
+    short = [
+        attempt
+        for attempt in job.attempts
+        if attempt.outcome is not None and attempt.outcome.state == StateName.OUT_OF_MEMORY
+    ]
+    if not short or job.state.name == StateName.OUT_OF_MEMORY:
+        return said
+    assert short[-1].outcome is not None
+    had = format_bytes(short[-1].placement.memory)
+    before = f"after OUT_OF_MEMORY({short[-1].outcome.reason}) with {had}"
+    return f"{before}; {said}" if said else before
 
 
 def _share(progress: Progress | None) -> float | None:

@@ -90,10 +90,14 @@ def test_job_beyond_its_limit_is_killed(attempt: Attempt, token: str) -> None:
 
 @needs_groups
 def test_all_processes_of_a_job_share_its_limit(attempt: Attempt, token: str) -> None:
-    """Of two that are within the limit each, and beyond it together, one is killed."""
+    """Of two that are within the limit each, and beyond it together, at least one is killed.
+
+    The kernel may choose a second one before the first one's memory has come back.
+    """
     end = attempt.run(sys.executable, "-S", "-c", TWO, token=token, memory_limit=LIMIT)
-    assert (end["exit_code"], end["oom_kills"]) == (signal.SIGKILL, 1)
-    assert len(list(attempt.directory.glob("*.has"))) == 1
+    assert end["exit_code"] == signal.SIGKILL
+    assert end["oom_kills"] in (1, 2)
+    assert len(list(attempt.directory.glob("*.has"))) <= 1
 
 
 @needs_groups

@@ -41,8 +41,9 @@ def test_a_measured_baseline_replaces_the_stated_one(home: Path) -> None:
 
 
 def test_without_a_gpu_there_is_no_context_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a problem that is told, not a failure."""
+    """It is a problem that is told, and the exit code says so."""
     monkeypatch.setattr("rmixer.monitor.machine.discover_gpus", tuple)
+    assert CliRunner().invoke(cli, ["doctor", "--measure-context"]).exit_code == 1
     document = doctor.examine(measure_contexts=True)
     assert document["problems"] == ["there is no GPU here whose context could be measured"]
     assert "problem:" in doctor.render_examination(document)
