@@ -3,7 +3,7 @@
 from contextlib import suppress
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmixer.estimate.allocator import CachingAllocator
@@ -60,6 +60,7 @@ def perform(allocator: CachingAllocator, wanted: list) -> dict[int, int]:
     return live
 
 
+@example(AllocatorSettings(expandable_segments=True), 1, [("alloc", 1, 0), ("alloc", M + 1, 0)])
 @given(settings=st.sampled_from(SETTINGS), limit=st.integers(1, 12) | st.none(), wanted=steps)
 def test_live_blocks_never_overlap(
     settings: AllocatorSettings, limit: int | None, wanted: list

@@ -146,12 +146,14 @@ class CachingAllocator:
         return before - self.reserved_bytes
 
     def snapshot(self) -> tuple[SegmentView, ...]:
-        """All segments by address, with their blocks in order."""
+        """All segments that have memory, by address, with their blocks in order."""
         views = []
         for base in self._bases:
             blocks = tuple(
                 BlockView(b.address, b.size, b.live) for b in self._chain(base) if b.mapped
             )
+            if not blocks:  # address space alone: its first page did not fit
+                continue
             pool = self._segments[base].pool
             size = sum(b.size for b in blocks)
             views.append(SegmentView(base, size, pool.stream, pool.small, blocks))

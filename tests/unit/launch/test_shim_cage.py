@@ -25,7 +25,6 @@ TWO = """
 import os, sys, time
 def hold():
     block = b"x" * (45 << 20)
-    open(f"{os.getpid()}.has", "w").close()
     while True:
         time.sleep(1)
 children = [os.fork() or hold() for _ in range(2)]
@@ -92,12 +91,12 @@ def test_job_beyond_its_limit_is_killed(attempt: Attempt, token: str) -> None:
 def test_all_processes_of_a_job_share_its_limit(attempt: Attempt, token: str) -> None:
     """Of two that are within the limit each, and beyond it together, at least one is killed.
 
-    The kernel may choose a second one before the first one's memory has come back.
+    The kernel may choose either, and a second one before the first one's memory has come back.
     """
     end = attempt.run(sys.executable, "-S", "-c", TWO, token=token, memory_limit=LIMIT)
     assert end["exit_code"] == signal.SIGKILL
     assert end["oom_kills"] in (1, 2)
-    assert len(list(attempt.directory.glob("*.has"))) <= 1
+    assert end["cage"]["peak_bytes"] <= LIMIT * 1.1
 
 
 @needs_groups
