@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,16 +22,7 @@ from rmixer.monitor import (
     trees,
 )
 from rmixer.resources import MIB
-
-LIMIT_SECONDS = 30.0
-
-
-def wait_until(condition: Callable[[], object]) -> Any:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
-    return value
+from waiting import wait_until
 
 
 @contextmanager
@@ -54,7 +44,10 @@ def python(source: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_descendants_of_all_generations() -> None:
     """Children and grandchildren are found, the root and zombies are not."""
     with python(
-        "if os.fork() == 0:\n    os.fork()\n    time.sleep(1000)\nif os.fork() == 0: os._exit(0)"
+        "if os.fork() == 0:\n    os.fork()\n    time.sleep(1000)\n"
+        "brief = os.fork()\n"
+        "if brief == 0: os._exit(0)\n"
+        "os.waitid(os.P_PID, brief, os.WEXITED | os.WNOWAIT)"  # it is a zombie by now
     ) as root:
         found = wait_until(lambda: len(below := descendants(root.pid)) == 2 and below)
         assert root.pid not in found
