@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support import Workplace, workplace
 
+from disks import small_disk_at
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Workplace]:
@@ -22,13 +24,8 @@ def place(tmp_path: Path) -> Iterator[Workplace]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with small_disk_at(tmp_path, "1m") as mount:
+        yield mount
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from disks import small_disk_at
 from rmixer import events as ev
 from rmixer.errors import StorageError
 from rmixer.log import EventLog, SampleLog, decode, encode, read_events
@@ -97,10 +97,5 @@ def test_samples_never_raise(small_disk: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 64 KiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with small_disk_at(tmp_path, "64k") as mount:
+        yield mount
