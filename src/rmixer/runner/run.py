@@ -268,9 +268,11 @@ class Run:
         """The first events of a run that goes on, and what a crash kept from being submitted."""
         state, retry_failed = folder.state, self.settings.retry_failed
         missing = [spec for spec in self.jobs if spec.id not in state.jobs]
+        traced = self._traces(node, store) if missing else {}
+        admitted = admit.admit(missing, node, store, traced)
         makes: list[_Make] = [
             lambda at, wall: ev.Resumed(at=at, wall=wall, node=node, retry_failed=retry_failed),
-            *(_submit(one) for one in admit.admit(missing, node, store, self._traces(node, store))),
+            *(_submit(one) for one in admitted),
         ]
         if not state.queue_closed:
             makes.append(lambda at, wall: ev.QueueClosed(at=at, wall=wall))
