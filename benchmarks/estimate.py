@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from rmixer.estimate.estimator import Estimator, Target, job_like_environment
+from rmixer.estimate.host import train_once
 from rmixer.estimate.quantiles import MISS, upper_factor
 from rmixer.execute.environment import thread_settings
 from rmixer.model import JobSpec
+from rmixer.monitor import sample_tree
 from rmixer.resources import MIB
 from rmixer.spec import jobs_from_dicts
 from rmixer.store import Store
@@ -146,20 +148,9 @@ def train(job: JobSpec, folder: Path, cache: Path) -> int:
     environment |= thread_settings(job.threads, environment)
     if job.kind == "command":
         return watched([str(word) for word in job.payload["argv"]], environment)
-    config = {
-        **{key: value for key, value in job.payload.items() if value is not None},
-        "name": job.name,
-        "threads": job.threads,
-        "cache_dir": str(cache),
-        "progress_path": str(folder / "progress"),
-        "result_path": str(folder / "result.json"),
-        "model_dir": str(folder / "model"),
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "rmixer.train.worker", str(folder / "config.json")]
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    memory = json.loads((folder / "result.json").read_text())["memory"]
-    return int(memory["peak_bytes"])
+    asked = {key: value for key, value in job.payload.items() if value is not None}
+    wanted = {**asked, "name": job.name, "threads": job.threads}
+    return train_once(wanted, folder, cache, environment)["peak_bytes"]
 
 
 def watched(command: list[str], environment: Mapping[str, str]) -> int:
@@ -169,13 +160,7 @@ def watched(command: list[str], environment: Mapping[str, str]) -> int:
     )
     peak = 0
     while process.poll() is None:
-        try:
-            status = Path(f"/proc/{process.pid}/status").read_text()
-        except OSError:
-            break
-        for text in status.splitlines():
-            if text.startswith("VmHWM:"):
-                peak = max(peak, int(text.split()[1]) * 1024)
+        peak = max(peak, sample_tree([process.pid]).process_peak_bytes)
         time.sleep(0.01)
     if process.wait():
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")

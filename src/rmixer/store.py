@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -114,10 +114,7 @@ class Store:
         values = asdict(facts) | {
             "profile": json.dumps(asdict(facts.profile)) if facts.profile else None
         }
-        columns = ", ".join(values)
-        marks = ", ".join(f":{name}" for name in values)
-        statement = f"INSERT OR REPLACE INTO attempts ({columns}) VALUES ({marks})"  # noqa: S608
-        self._attempt(lambda db: db.execute(statement, values), None)
+        self._keep("attempts", values)
 
     def memory_peak(self, signature: str, family: str) -> int | None:
         """The highest measured peak of the signature, else of its family, else None; bytes."""
@@ -163,12 +160,8 @@ class Store:
         if known:
             return float(known)
         measured = measure()
-        self._attempt(
-            lambda db: db.execute(
-                "INSERT OR REPLACE INTO machines VALUES (?, ?, ?)", (machine, measured, now)
-            ),
-            None,
-        )
+        row = {"machine": machine, "memory_bandwidth": measured, "measured": now}
+        self._keep("machines", row)
         return measured
 
     # --- estimates --------------------------------------------------------------------------
@@ -181,11 +174,8 @@ class Store:
 
     def keep_baseline(self, key: str, memory: tuple[int, int], now: float) -> None:
         """Remember what `baseline` answers."""
-        values = (key, *memory, now)
-        self._attempt(
-            lambda db: db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", values),
-            None,
-        )
+        sizes = dict(zip(("anonymous_bytes", "file_bytes"), memory, strict=True))
+        self._keep("baselines", {"key": key, **sizes, "measured": now})
 
     def context(self, key: str) -> int | None:
         """Bytes of a CUDA context, if it was measured."""
@@ -194,22 +184,14 @@ class Store:
 
     def keep_context(self, key: str, size: int, now: float) -> None:
         """Remember what `context` answers."""
-        values = (key, size, now)
-        self._attempt(
-            lambda db: db.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", values), None
-        )
+        self._keep("contexts", {"key": key, "bytes": size, "measured": now})
 
     def keep_error(
         self, token: str, source: str, estimated: int, measured: int, now: float
     ) -> None:
         """Remember how an estimate compared with what was measured; bytes."""
-        values = (token, source, estimated, measured, now)
-        self._attempt(
-            lambda db: db.execute(
-                "INSERT OR REPLACE INTO estimates VALUES (?, ?, ?, ?, ?)", values
-            ),
-            None,
-        )
+        sizes = {"estimated_bytes": estimated, "measured_bytes": measured}
+        self._keep("estimates", {"token": token, "source": source, **sizes, "ended": now})
 
     def estimate_errors(self, source: str) -> tuple[float, ...]:
         """Measured / estimated of the newest estimates of a source, oldest first."""
@@ -221,6 +203,13 @@ class Store:
         return tuple(measured / estimated for measured, estimated in reversed(rows))
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _keep(self, table: str, row: Mapping[str, Any]) -> None:
+        """Put a row in place of the one with its key."""
+        marks = ", ".join(f":{name}" for name in row)
+        columns = ", ".join(row)
+        statement = f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608
+        self._attempt(lambda db: db.execute(statement, row), None)
 
     def _one(self, query: str, values: tuple[Any, ...]) -> Any:
         rows = self._rows(query, values)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rmixer.execute.logtail import last_line
+
 WORKER = "rmixer.trace.worker"
 #: To start Python and import torch, and for every job.
 START_SECONDS, JOB_SECONDS = 60.0, 20.0
@@ -144,7 +146,7 @@ def _ask(
                 if should_stop() or time.monotonic() > deadline:
                     break
             else:
-                why = _last_line(err) or f"the estimate ended with code {child.returncode}"
+                why = last_line(err) or f"the estimate ended with code {child.returncode}"
                 return dict(_answers(out)), why
     except BaseException:
         _end(child)
@@ -167,8 +169,3 @@ def _answers(out: bytes) -> Sequence[tuple[str, dict[str, Any]]]:
             answer = json.loads(line)
             found.append((answer["id"], answer))
     return found
-
-
-def _last_line(text: bytes) -> str:
-    lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""

@@ -8,10 +8,10 @@ in the store; until then a stated value stands in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from rmixer.errors import UsageError
 from rmixer.estimate.temporaries import CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER
+from rmixer.spec.identity import version
 
 #: The upper end of what was found on cards from K80 to H100 with torch 1.x and 2.x: 0.3 to 1.1 GB.
 STATED_CONTEXT = 1_100_000_000
@@ -38,11 +38,7 @@ def context_of(measured: int | None) -> Context:
 
 def context_key(kind: str) -> str:
     """What a measured context is kept under: the kind of GPU and the version of torch."""
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = "none"
-    return f"{kind}/{torch}"
+    return f"{kind}/{version('torch') or 'none'}"
 
 
 def device_name(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmixer.estimate.timeline import CATEGORIES
 from rmixer.model import CPU
 from rmixer.resources import format_bytes
 
@@ -14,10 +15,7 @@ SOURCES = ("history", "trace", "probe", "hint", "default")
 #: An embedding narrower than this share of what was asked for is another model.
 MOST_SCALE = 64
 #: What ``bytes`` has in JSON; null where it is not known.
-FIGURES = (
-    "parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries",
-    "allocated_peak", "reserved_peak", "context", "total",
-)  # fmt: skip
+FIGURES = (*CATEGORIES, "allocated_peak", "reserved_peak", "context", "total")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +89,22 @@ class JobEstimate:
             "refusal": self.refusal or None,
             "failure": self.failure or None,
         }
+
+
+def figures(peak: Mapping[str, Any], context: int) -> dict[str, int]:
+    """``bytes`` of an estimate.
+
+    Args:
+        peak: fields of a `rmixer.estimate.timeline.Peak`.
+        context: what the process holds besides, bytes.
+    """
+    return {
+        **{key: peak["by_category"].get(key, 0) for key in CATEGORIES},
+        "allocated_peak": peak["allocated"],
+        "reserved_peak": peak["reserved"],
+        "context": context,
+        "total": peak["reserved"] + context,
+    }
 
 
 def refusal(name: str, device: str, need: int, have: int, parts: Mapping[str, int]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rmixer.errors import RmixerError
 from rmixer.estimate import host, program
 from rmixer.estimate.child import trace_models
 from rmixer.estimate.contexts import STATED, Context, cublas_workspace
-from rmixer.estimate.estimates import JobEstimate, refusal
+from rmixer.estimate.estimates import JobEstimate, figures, refusal
 from rmixer.estimate.quantiles import reserve
 from rmixer.estimate.timeline import CATEGORIES
 from rmixer.execute.environment import allocator_settings, inherited_environment, thread_settings
@@ -104,25 +105,24 @@ class Estimator:
             limit_seconds=limit_seconds,
             should_stop=should_stop,
         )
+        errors = cache(self.store.estimate_errors)  # asked for every job, and the same for all
+        baseline = cache(partial(self._baseline, environment))
         found = []
         for job in jobs:
             answer = answers.get(job.id)
-            if answer is None and commands and not self._is_known(job, target):
+            peak = self.store.memory_peak(job.signature, job.family)
+            if answer is None and commands and (peak is None or target.is_gpu):
                 say(f"{job.name}: running it for a few steps")
                 answer = self._run(job, target, environment, limit_seconds)
-            baseline = self._baseline(job, environment, measure=measure)
-            found.append(self._conclude(job, target, answer or {}, baseline))
+            warm = baseline(job.threads, measure and job.kind == "model")
+            estimate = _described(job, target, answer or {}, warm)
+            found.append(_with_reservation(job, target, estimate, answer or {}, peak, errors))
         return found
 
     def _room(self, target: Target) -> int | None:
         if target.device_memory is None:
             return None
         return max(0, target.device_memory - target.context.bytes)
-
-    def _is_known(self, job: JobSpec, target: Target) -> bool:
-        """Whether a measured peak says more than running it again would."""
-        measured = self.store.memory_peak(job.signature, job.family)
-        return measured is not None and not target.is_gpu
 
     def _run(
         self,
@@ -145,15 +145,15 @@ class Estimator:
         return answer
 
     def _baseline(
-        self, job: JobSpec, environment: Mapping[str, str], *, measure: bool
+        self, environment: Mapping[str, str], threads: int | None, measure: bool
     ) -> host.Baseline:
-        key = host.baseline_key(job.threads)
+        key = host.baseline_key(threads)
         known = self.store.baseline(key)
         if known is not None:
             return host.Baseline(anonymous=known[0], file=known[1])
-        if not measure or job.kind != "model":
+        if not measure:
             return host.STATED
-        settled = {**environment, **thread_settings(job.threads, environment)}
+        settled = {**environment, **thread_settings(threads, environment)}
         tiny = host.tiny_job()
         answer = trace_models(
             {"baseline": tiny}, device=CPU, cache_dir=self.cache_dir, environment=environment,
@@ -162,53 +162,55 @@ class Estimator:
         if "error" in answer:
             return host.STATED
         try:
-            measured = host.measure_baseline(settled, job.threads, answer["host"]["reserved"])
+            measured = host.measure_baseline(settled, threads, answer["host"]["reserved"])
         except RmixerError as error:
             logger.warning("%s; a stated value stands in", error)
             return host.STATED
         self.store.keep_baseline(key, (measured.anonymous, measured.file), time.time())
         return measured
 
-    # --- one job ---------------------------------------------------------------------------------
 
-    def _conclude(
-        self, job: JobSpec, target: Target, answer: Mapping[str, Any], baseline: host.Baseline
-    ) -> JobEstimate:
-        if "host" in answer or "device" in answer:
-            estimate = _from_trace(job, target, answer, baseline)
-        else:
-            estimate = _from_words(job, target, answer)
-        return self._with_reservation(job, target, estimate, answer)
+def _described(
+    job: JobSpec, target: Target, answer: Mapping[str, Any], baseline: host.Baseline
+) -> JobEstimate:
+    """What is known of a job before its measured peak and the room for errors count."""
+    if "host" in answer or "device" in answer:
+        return _from_trace(job, target, answer, baseline)
+    return _from_words(job, target, answer)
 
-    def _with_reservation(
-        self, job: JobSpec, target: Target, estimate: JobEstimate, answer: Mapping[str, Any]
-    ) -> JobEstimate:
-        """What to book: the measured peak of this signature, else a quantile above the estimate."""
-        own = self.store.estimate_errors(estimate.source)
-        peak = self.store.memory_peak(job.signature, job.family)
-        notes = list(estimate.notes)
-        if peak is not None:
-            host_bytes = max(reserve_measured(peak, self.store), job.memory or 0)
-            notes.append(f"measured peak of this job or its family: {format_bytes(peak)}")
-            if not target.is_gpu:
-                estimate = _as_measured(estimate, peak)
-        elif estimate.source in ("hint", "default"):
-            host_bytes = max(estimate.host_bytes, job.memory or 0)
-        else:
-            needed = reserve(estimate.own_host_bytes, estimate.source, own)
-            host_bytes = max(needed, job.memory or 0)
-        total = estimate.bytes.get("total", 0) if estimate.source == "trace" else 0
-        device_bytes = max(reserve(total, "trace-gpu") if total else 0, job.gpu_memory or 0)
-        if target.is_gpu and not device_bytes:
-            device_bytes = target.device_memory or 0
-            notes.append("nothing is known of its memory on the device: it books the whole of it")
-        return replace(
-            estimate,
-            reserve_host_bytes=host_bytes,
-            reserve_device_bytes=device_bytes if target.is_gpu else 0,
-            notes=tuple(notes),
-            refusal=_refusal(job, target, estimate, answer),
-        )
+
+def _with_reservation(
+    job: JobSpec,
+    target: Target,
+    estimate: JobEstimate,
+    answer: Mapping[str, Any],
+    peak: int | None,
+    errors: Callable[[str], Sequence[float]],
+) -> JobEstimate:
+    """What to book: the measured peak of this signature, else a quantile above the estimate."""
+    notes = list(estimate.notes)
+    if peak is not None:
+        host_bytes = max(reserve_measured(peak, errors("history")), job.memory or 0)
+        notes.append(f"measured peak of this job or its family: {format_bytes(peak)}")
+        if not target.is_gpu:
+            estimate = _as_measured(estimate, peak)
+    elif estimate.source in ("hint", "default"):
+        host_bytes = max(estimate.host_bytes, job.memory or 0)
+    else:
+        needed = reserve(estimate.own_host_bytes, estimate.source, errors(estimate.source))
+        host_bytes = max(needed, job.memory or 0)
+    total = estimate.bytes.get("total", 0) if estimate.source == "trace" else 0
+    device_bytes = max(reserve(total, "trace-gpu") if total else 0, job.gpu_memory or 0)
+    if target.is_gpu and not device_bytes:
+        device_bytes = target.device_memory or 0
+        notes.append("nothing is known of its memory on the device: it books the whole of it")
+    return replace(
+        estimate,
+        reserve_host_bytes=host_bytes,
+        reserve_device_bytes=device_bytes if target.is_gpu else 0,
+        notes=tuple(notes),
+        refusal=_refusal(job, target, estimate, answer),
+    )
 
 
 def _from_trace(
@@ -238,13 +240,7 @@ def _from_trace(
         name=job.name,
         device=target.device,
         source="trace",
-        bytes={
-            **{key: peak["by_category"].get(key, 0) for key in CATEGORIES},
-            "allocated_peak": peak["allocated"],
-            "reserved_peak": peak["reserved"],
-            "context": context,
-            "total": peak["reserved"] + context,
-        },
+        bytes=figures(peak, context),
         host_bytes=host_bytes,
         shared_bytes=libraries + mapped,
         seconds=answer.get("seconds", 0.0),
@@ -259,8 +255,8 @@ def _from_trace(
 def _as_measured(estimate: JobEstimate, peak: int) -> JobEstimate:
     """The figures of a job on the host whose peak is known; what it consists of is the trace's."""
     total = peak + estimate.shared_bytes
-    figures = {**estimate.bytes, "total": total}
-    return replace(estimate, source="history", host_bytes=total, bytes=figures)
+    sizes = {**estimate.bytes, "total": total}
+    return replace(estimate, source="history", host_bytes=total, bytes=sizes)
 
 
 def _from_words(job: JobSpec, target: Target, answer: Mapping[str, Any]) -> JobEstimate:
@@ -300,23 +296,21 @@ def _refusal(job: JobSpec, target: Target, estimate: JobEstimate, answer: Mappin
     return ""
 
 
-def reserve_measured(peak: int, store: Store) -> int:
+def reserve_measured(peak: int, errors: Sequence[float]) -> int:
     """What to book for a job whose peak was measured before, bytes.
 
-    The quantile of how later runs compared with earlier ones, once enough were seen; else the
-    margin that the dispatcher leaves above what it sees.
+    Args:
+        peak: bytes.
+        errors: how later runs compared with earlier ones here. Their quantile counts once there are
+            enough; until then the margin that the dispatcher leaves above what it sees.
     """
-    own = store.estimate_errors("history")
-    if len(own) < ENOUGH_ERRORS:
+    if len(errors) < ENOUGH_ERRORS:
         return int(peak * MEMORY_MARGIN)
-    return reserve(peak, "history", own)
+    return reserve(peak, "history", errors)
 
 
 def job_like_environment() -> dict[str, str]:
     """The environment that jobs start from: ours, and the allocator settings that they get."""
     inherited = inherited_environment()
-    return {**allocator_settings(), **inherited, "PYTHONUNBUFFERED": "1", "TMPDIR": _tmp()}
-
-
-def _tmp() -> str:
-    return os.environ.get("TMPDIR", "/tmp")  # noqa: S108
+    temporary = tempfile.gettempdir()
+    return {**allocator_settings(), **inherited, "PYTHONUNBUFFERED": "1", "TMPDIR": temporary}

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from rmixer.errors import RmixerError
+from rmixer.execute.logtail import last_line
 from rmixer.resources import MIB
+from rmixer.spec.identity import version
 
 WORKER = "rmixer.train.worker"
 LIMIT_SECONDS = 120.0
-_MODEL = "dlrm"
 _JOB: Mapping[str, Any] = {
     "name": "baseline",
-    "model": _MODEL,
+    "model": "dlrm",
     "optimizer": {"name": "adam"},
     "data": {"format": "generated", "like": "criteo", "rows": 4096, "max_table_rows": 100},
     "batch_size": 1024,
@@ -54,13 +55,8 @@ STATED = Baseline(anonymous=190 * MIB, file=180 * MIB, source="stated")
 
 def baseline_key(threads: int | None) -> str:
     """What a measured baseline is kept under: machine, versions, threads."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow
-
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = "none"
     cores = len(os.sched_getaffinity(0))
+    torch = version("torch") or "none"
     parts = (platform.node(), platform.python_version(), torch, threads or f"all {cores}")
     return "/".join(map(str, parts))
 
@@ -77,21 +73,12 @@ def measure_baseline(environment: Mapping[str, str], threads: int | None, tensor
         RmixerError: it did not run.
     """
     with tempfile.TemporaryDirectory(prefix="rmixer-baseline-") as name:
-        folder = Path(name)
-        config = {
-            **_JOB,
-            "threads": threads,
-            "cache_dir": str(folder / "cache"),
-            "progress_path": str(folder / "progress"),
-            "result_path": str(folder / "result.json"),
-            "model_dir": str(folder / "model"),
-        }
-        (folder / "config.json").write_text(json.dumps(config))
-        for _ in range(2):
-            _train(folder / "config.json", environment)
-        memory = json.loads((folder / "result.json").read_text())["memory"]
-        own = sum(file.stat().st_size for file in (folder / "cache").rglob("*") if file.is_file())
-    peak, file = int(memory["peak_bytes"]), int(memory["file_bytes"])
+        folder, cache = Path(name), Path(name) / "cache"
+        job = {**_JOB, "threads": threads}
+        train_once(job, folder, cache, environment)
+        memory = train_once(job, folder, cache, environment)
+        own = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+    peak, file = memory["peak_bytes"], memory["file_bytes"]
     return Baseline(anonymous=peak - file - tensors, file=max(0, file - own))
 
 
@@ -100,10 +87,35 @@ def tiny_job() -> dict[str, Any]:
     return {**_JOB, "id": "baseline", "params": {}}
 
 
-def _train(config: Path, environment: Mapping[str, str]) -> None:
+def train_once(
+    job: Mapping[str, Any], folder: Path, cache: Path, environment: Mapping[str, str]
+) -> dict[str, int]:
+    """Really train a job of ours in a process of its own, and read what that says of its memory.
+
+    Args:
+        job: as `rmixer.train.config.JobConfig` has it, without paths.
+        folder: where its files go.
+        cache: where parsed data are.
+        environment: of the process, as jobs have it.
+
+    Returns:
+        `rmixer.monitor.own_memory` of the process when it was done, bytes.
+
+    Raises:
+        RmixerError: it did not run.
+    """
+    result = folder / "result.json"
+    config = {
+        **job,
+        "cache_dir": str(cache),
+        "progress_path": str(folder / "progress"),
+        "result_path": str(result),
+        "model_dir": str(folder / "model"),
+    }
+    (folder / "config.json").write_text(json.dumps(config))
     try:
         subprocess.run(
-            [sys.executable, "-m", WORKER, str(config)],
+            [sys.executable, "-m", WORKER, str(folder / "config.json")],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -111,7 +123,9 @@ def _train(config: Path, environment: Mapping[str, str]) -> None:
             check=True,
         )
     except subprocess.TimeoutExpired as error:
-        raise RmixerError(f"the baseline took over {LIMIT_SECONDS:.0f} s") from error
+        raise RmixerError(f"{job['name']} took over {LIMIT_SECONDS:.0f} s") from error
     except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise RmixerError(f"the baseline cannot be measured: {' '.join(last)}") from error
+        why = f"{job['name']} cannot be measured: {last_line(error.stderr)}"
+        raise RmixerError(why) from error
+    memory: dict[str, int] = json.loads(result.read_text())["memory"]
+    return memory

@@ -11,7 +11,6 @@ runs longer than its time limit. What it writes by then (files, logs) stays.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gzip
 import json
 import os
@@ -28,6 +27,7 @@ from rmixer import launch
 from rmixer.estimate.heap import HeapSettings
 from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
 from rmixer.execute.environment import thread_settings
+from rmixer.execute.logtail import last_line
 from rmixer.launch import cage, shim
 from rmixer.launch.page import read_progress
 from rmixer.model import JobSpec
@@ -191,7 +191,7 @@ def _run(
     ended = _Ended()
     deadline = time.monotonic() + limit_seconds
     ours = set(descendants(os.getpid()))
-    _become_subreaper()
+    shim.become_subreaper()
     with _caged(room, folder.name, ended) as enter, (folder / "log.txt").open("wb") as log:
         try:
             process = subprocess.Popen(
@@ -227,11 +227,6 @@ def _look(process: subprocess.Popen[bytes], ours: set[int], ended: _Ended) -> bo
         total += size
     ended.peak_bytes = max(ended.peak_bytes, total)
     return process.poll() is None or bool(alive)
-
-
-def _become_subreaper() -> None:
-    """Orphans of what we start come to us (``prctl(2)``, PR_SET_CHILD_SUBREAPER)."""
-    ctypes.CDLL(None, use_errno=True).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager
@@ -274,6 +269,4 @@ def _why_no_trace(folder: Path, ended: _Ended, limit_seconds: float) -> str:
 
 
 def _last_line(folder: Path) -> str:
-    text = (folder / "log.txt").read_bytes().decode(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "it said nothing"
+    return last_line((folder / "log.txt").read_bytes())[:200] or "it said nothing"

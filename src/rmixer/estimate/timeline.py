@@ -72,8 +72,7 @@ class _Layout:
     meanwhile: Sequence[int] = (24, 40, 80, 88, 200)
 
 
-#: Plausible layouts; the largest peak of them counts. On 45 trainings of three models this was
-#: within -4 % and +9 % of the kernel's mark, 1.7 % on average (glibc 2.36, torch 2.13).
+#: Plausible layouts; the largest peak of them counts. How near that comes: docs/memory.md.
 _LAYOUTS = (
     _Layout(nodes=(300, 24, 40, 112, 80), around=(24, 40, 80, 88, 100, 200)),
     _Layout(nodes=(200, 24, 24, 40, 40), around=(24, 40, 80, 88, 100, 200)),
@@ -150,12 +149,17 @@ def sum_costs(costs: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: sum(row[i + 1] for row in costs.values()) for i, name in enumerate(names)}
 
 
-def why_not(trace: Mapping[str, Any], workspace: int, limit: int | None) -> str | None:
+def why_not(
+    trace: Mapping[str, Any],
+    workspace: int,
+    limit: int | None,
+    settings: AllocatorSettings | None = None,
+) -> str | None:
     """Why a GPU is too small, also after cached memory is given back; None if it is not."""
     if limit is None:
         return None
     try:
-        gpu_peak(trace, workspace=workspace, limit_bytes=limit)
+        gpu_peak(trace, workspace=workspace, settings=settings, limit_bytes=limit)
     except OutOfMemory as error:
         return str(error)
     return None
@@ -167,16 +171,19 @@ def host_peak(trace: Mapping[str, Any], settings: HeapSettings | None = None) ->
     Raises:
         UsageError: not a trace.
     """
-    peaks = [_play_on_host(trace, settings, layout) for layout in _LAYOUTS]
-    return max(peaks, key=lambda peak: peak.reserved)
+    played = [_play_on_host(trace, settings, layout) for layout in _LAYOUTS]
+    run, heap = max(played, key=lambda both: both[1].peak_resident_bytes)
+    return run.peak(heap.peak_live_bytes, heap.peak_resident_bytes)
 
 
-def _play_on_host(trace: Mapping[str, Any], settings: HeapSettings | None, layout: _Layout) -> Peak:
+def _play_on_host(
+    trace: Mapping[str, Any], settings: HeapSettings | None, layout: _Layout
+) -> tuple[_Run, Heap]:
     heap = Heap(settings)
     host = _Host(heap, layout)
     run = _Run(trace, host, gpu=False, workspace=0, on_operator=host.operator)
     run.play(lambda: heap.live_bytes)
-    return run.peak(heap.peak_live_bytes, heap.peak_resident_bytes)
+    return run, heap
 
 
 class _Run:
@@ -197,7 +204,6 @@ class _Run:
         self.trace, self.allocator, self.gpu, self.workspace = trace, allocator, gpu, workspace
         self.on_operator = on_operator
         self.addresses: dict[int, int] = {}
-        self.extra = 0  # bytes of the temporary that lives now
         self.operator = self.phase = ""
         self.highest = -1
         self.moment: tuple[int, str, str, int, int] = (0, "", "", 0, 0)

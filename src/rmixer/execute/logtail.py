@@ -30,6 +30,11 @@ def read_tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
     return collapse(raw.decode("utf-8", "replace"))
 
 
+def last_line(raw: bytes) -> str:
+    """The last line of what a process has said, as a terminal would show it; empty for nothing."""
+    return next(reversed(collapse(raw.decode("utf-8", "replace"))), "")
+
+
 def collapse(text: str) -> list[str]:
     """Lines as a terminal would show them: a carriage return begins a line anew."""
     lines = [_last_form(line) for line in text.split("\n")]

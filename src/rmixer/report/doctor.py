@@ -13,6 +13,7 @@ from typing import Any
 from rmixer import paths
 from rmixer.estimate.contexts import context_key, context_of
 from rmixer.estimate.host import STATED, baseline_key
+from rmixer.execute.logtail import last_line
 from rmixer.monitor import discover_node
 from rmixer.resources import format_bytes
 from rmixer.store import Store
@@ -91,8 +92,7 @@ def _measure(store: Store, index: int, uuid: str, kind: str) -> list[str]:
     except subprocess.TimeoutExpired:
         return [f"{kind}: no context within {LIMIT_SECONDS:.0f} s"]
     except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return [f"{kind}: the context cannot be measured: {' '.join(last)}"]
+        return [f"{kind}: the context cannot be measured: {last_line(error.stderr)}"]
     except ValueError as error:
         return [f"{kind}: the context cannot be measured: {error}"]
     if size <= 0:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rmixer.estimate.estimates import JobEstimate
+from rmixer.estimate.timeline import CATEGORIES
 from rmixer.model import CPU
 from rmixer.report.text import clip, columns, one_line
 from rmixer.resources import format_bytes
 
-_PARTS = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
+#: Of `rmixer.estimate.timeline.CATEGORIES`, in their order.
 _HEADS = ("params", "grads", "state", "activ.", "inputs", "temp.")
 _NAME_WIDTH = 40
 _NAMES = 4
@@ -29,29 +30,20 @@ def render_estimates(estimates: Sequence[JobEstimate]) -> str:
     heads = ["job", "source", *_HEADS, "reserved", "context", "total", "host", "to book"]
     rows = [heads, *(_row(one) for one in estimates)]
     lines = [*columns(rows, "<<" + ">" * (len(heads) - 2)), "", *_LEGEND]
-    for members, one in _alike(estimates, _peak):
+    peaks: dict[tuple[str, ...], list[JobEstimate]] = {}
+    for one in estimates:
         if one.largest:
-            lines += [
-                "",
-                f"{members}: peak at {one.operator} ({one.phase}); largest tensors there:",
-            ]
-            lines += [f"  {text}" for text in _peak(one)[2:]]
+            peaks.setdefault(_peak(one), []).append(one)
+    for (operator, phase, *largest), members in peaks.items():
+        who = _names(members)
+        lines += ["", f"{who}: peak at {operator} ({phase}); largest tensors there:"]
+        lines += [f"  {text}" for text in largest]
     notes = {note: None for one in estimates for note in one.notes}
     for note in notes:
         told = [one for one in estimates if note in one.notes]
         who = "all" if len(told) == len(estimates) > 1 else _names(told)
         lines += ["", f"note ({who}): {one_line(note)}"]
     return "\n".join(lines)
-
-
-def _alike(
-    estimates: Sequence[JobEstimate], key: Callable[[JobEstimate], object]
-) -> list[tuple[str, JobEstimate]]:
-    """The names of those that have the same key, and the first of them."""
-    groups: dict[object, list[JobEstimate]] = {}
-    for one in estimates:
-        groups.setdefault(key(one), []).append(one)
-    return [(_names(some), some[0]) for some in groups.values()]
 
 
 def _names(estimates: Sequence[JobEstimate]) -> str:
@@ -66,7 +58,7 @@ def _peak(one: JobEstimate) -> tuple[str, ...]:
 
 
 def _row(one: JobEstimate) -> list[str]:
-    parts = [_size(one.bytes.get(part)) for part in _PARTS]
+    parts = [_size(one.bytes.get(part)) for part in CATEGORIES]
     sums = [_size(one.bytes.get(key)) for key in ("reserved_peak", "context", "total")]
     book = one.reserve_host_bytes if one.device == CPU else one.reserve_device_bytes
     name = clip(one_line(one.name), _NAME_WIDTH)

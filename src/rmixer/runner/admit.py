@@ -81,7 +81,6 @@ def trace_unknown(
     node: Node,
     store: Store,
     *,
-    estimator: Estimator | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, JobEstimate]:
     """Traces of the trainings of ours of which no peak was measured, by job id.
@@ -98,9 +97,10 @@ def trace_unknown(
     if not unknown:
         return {}
     target = Target(host_memory=node.memory)
-    made = estimator or Estimator(store)
     try:
-        found = made.estimate(unknown, target, limit_seconds=TRACE_SECONDS, should_stop=should_stop)
+        found = Estimator(store).estimate(
+            unknown, target, limit_seconds=TRACE_SECONDS, should_stop=should_stop
+        )
     except Exception as error:  # noqa: BLE001 - an estimate never disturbs a run
         logger.warning("no estimates of memory: %s", error)
         return {}
@@ -155,7 +155,7 @@ def estimate_memory(
     expected, source = 0, "default"
     if peak is not None:
         expected, source = peak, "history"
-        needed = min(reserve_measured(peak, store), node.memory)
+        needed = min(reserve_measured(peak, store.estimate_errors("history")), node.memory)
     elif traced is not None:
         expected, source = traced.own_host_bytes, "trace"
         needed = traced.reserve_host_bytes

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from rmixer.errors import UsageError
-from rmixer.estimate.blocks import AllocatorSettings, OutOfMemory
+from rmixer.estimate.blocks import AllocatorSettings
 from rmixer.estimate.contexts import context_of, cublas_workspace, device_name
-from rmixer.estimate.estimates import JobEstimate, refusal
+from rmixer.estimate.estimates import JobEstimate, figures, refusal
 from rmixer.estimate.host import STATED
 from rmixer.estimate.quantiles import reserve
-from rmixer.estimate.timeline import CATEGORIES, Peak, gpu_peak, host_peak, sum_costs
+from rmixer.estimate.timeline import CATEGORIES, gpu_peak, host_peak, sum_costs, why_not
 from rmixer.model import CPU
 from rmixer.resources import parse_bytes
 from rmixer.trace.build import Build, trace_build
@@ -51,36 +52,29 @@ def estimate(
     trace = _traced(build, "cuda" if gpu else CPU, options)
     around = context_of(context).bytes if gpu else STATED.anonymous + STATED.file
     workspace = cublas_workspace(device)
-    peak = gpu_peak(trace, workspace=workspace, settings=allocator) if gpu else host_peak(trace)
-    parts = {key: peak.by_category.get(key, 0) for key in CATEGORIES}
-    total = peak.reserved + around
-    why = ""
+    found = gpu_peak(trace, workspace=workspace, settings=allocator) if gpu else host_peak(trace)
+    peak = asdict(found)
+    sizes = figures(peak, around)
+    total, why = sizes["total"], ""
     if gpu and device_memory is not None:
-        try:
-            room = max(0, device_memory - around)
-            gpu_peak(trace, workspace=workspace, settings=allocator, limit_bytes=room)
-        except OutOfMemory:
-            why = refusal("build", device, total, device_memory, {**parts, "context": around})
+        room = max(0, device_memory - around)
+        if why_not(trace, workspace, room, allocator) is not None:
+            parts = {key: sizes[key] for key in (*CATEGORIES, "context")}
+            why = refusal("build", device, total, device_memory, parts)
     return JobEstimate(
         id="build",
         name="build",
         device=device,
         source="trace",
-        bytes={
-            **parts,
-            "allocated_peak": peak.allocated,
-            "reserved_peak": peak.reserved,
-            "context": around,
-            "total": total,
-        },
+        bytes=sizes,
         host_bytes=0 if gpu else total,
         shared_bytes=0 if gpu else STATED.file,
         reserve_device_bytes=reserve(total, "trace-gpu") if gpu else 0,
         reserve_host_bytes=0 if gpu else reserve(total - STATED.file, "trace"),
         seconds=time.perf_counter() - began,
-        operator=peak.operator,
-        phase=peak.phase,
-        largest=_rows(peak),
+        operator=found.operator,
+        phase=found.phase,
+        largest=peak["largest"],
         costs=sum_costs(trace["costs"]),
         refusal=why,
     )
@@ -109,7 +103,3 @@ def _size(memory: int | str | None) -> int | None:
     if size is not None and size < 1:
         raise UsageError(f"device_memory must be above 0, not {memory!r}")
     return size
-
-
-def _rows(peak: Peak) -> tuple[dict[str, Any], ...]:
-    return tuple({"name": t.name, "category": t.category, "bytes": t.bytes} for t in peak.largest)

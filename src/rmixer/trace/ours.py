@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import torch
 
-from rmixer.data.batch import Batch, Lists
+from rmixer.data.batch import Batch
 from rmixer.data.dataset import Dataset, shuffled
 from rmixer.data.info import DataInfo
 from rmixer.errors import UsageError
@@ -59,14 +59,13 @@ class Training:
 
 
 class _Rows(Protocol):
-    """What the training loop needs of a data set."""
+    """Where batches come from."""
 
     info: DataInfo
     train_rows: NDArray[np.int64]
     valid_rows: NDArray[np.int64]
 
     def batch(self, rows: NDArray[np.int64]) -> Batch: ...
-    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]: ...
 
 
 def trace_training(training: Training, logical: str = "cpu") -> dict[str, Any]:
@@ -90,12 +89,11 @@ def trace_training(training: Training, logical: str = "cpu") -> dict[str, Any]:
 
 
 class _Recorded:
-    """Rows whose batches are labelled, and whose steps are marked."""
+    """What the training loop needs of a data set: batches are labelled, and steps are marked."""
 
     def __init__(self, rows: _Rows, recorder: Recorder) -> None:
         self._rows, self._recorder = rows, recorder
         self.info, self.train_rows, self.valid_rows = rows.info, rows.train_rows, rows.valid_rows
-        self.labels = rows.labels
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         self._recorder.mark("batch")
@@ -106,6 +104,9 @@ class _Recorded:
         batch = self._rows.batch(rows)
         self._recorder.label_all(batch, INPUTS, "batch")
         return batch
+
+    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        return np.arange(len(rows), dtype=np.uint8) % 2
 
 
 def _source(training: Training) -> _Rows:
@@ -137,9 +138,6 @@ class _Parsed:
         evaluation = _is_evaluation(rows)
         return self._dataset.batch(self._evaluated if evaluation else next(self._next))
 
-    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return np.arange(len(rows), dtype=np.uint8) % 2
-
     def _choose(self, rows: NDArray[np.int64], training: Training) -> list[NDArray[np.int64]]:
         """Where there are lists: the batch with most ids, and the first ones; else the first."""
         batches = shuffled(rows, training.batch_size, training.seed, 1)
@@ -151,7 +149,7 @@ class _Parsed:
 
 
 class _Drawn:
-    """Rows that are not there: ids drawn uniformly."""
+    """Rows that are not there, of tables of known sizes: ids drawn uniformly."""
 
     def __init__(self, info: DataInfo, training: Training) -> None:
         self.info = info
@@ -163,22 +161,11 @@ class _Drawn:
         size, draw = len(rows), self._generator.integers
         ids = [draw(0, self.info.tables[f.table].rows, size) for f in self.info.fields]
         sparse = np.stack(ids, 1) if ids else np.empty((size, 0), np.int64)
-        lists = {
-            s.name: Lists.of(
-                draw(0, self.info.tables[s.table].rows, size * s.max_length, dtype=np.int32),
-                np.full(size, s.max_length),
-            )
-            for s in self.info.sequences
-        }
         return Batch(
             dense_BN=torch.zeros(size, len(self.info.dense)),
             sparse_BF=torch.from_numpy(sparse.astype(np.int32)),
             label_B=torch.zeros(size),
-            sequences=lists,
         )
-
-    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return np.arange(len(rows), dtype=np.uint8) % 2
 
 
 def _is_evaluation(rows: NDArray[np.int64]) -> bool:

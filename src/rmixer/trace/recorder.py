@@ -37,6 +37,7 @@ ACTIVATIONS, INPUTS, TEMPORARIES = "activations", "inputs", "temporaries"
 
 #: What asks a sparse tensor for its parts, and which of the two.
 _SPARSE_PARTS = {"_indices": 0, "indices": 0, "_values": 1, "values": 1}
+_ABOUT_SPARSE = frozenset({*_SPARSE_PARTS, "is_coalesced", "_coalesce"})
 #: In-place kernels without a rule for shapes in some versions; they allocate nothing.
 _SILENT = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
 
@@ -51,7 +52,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         events: ``["o", operator, phase, sizes]``, ``["a", storage]``, ``["f", storage]`` in order.
-        storages: by number: bytes, category, name, operator and phase of birth.
+        storages: by number: bytes, category, name, phase of birth, whether it is the host's.
     """
 
     def __init__(
@@ -73,9 +74,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.costs: Dict[str, List[float]] = {}
         self.marks: List[List[Any]] = []
         self._live: Dict[int, Tuple[int, Any]] = {}  # by address of the C++ storage
-        self._host = (
-            logical != "cpu" and not all_on_device
-        )  # whether fake tensors may be the host's
+        #: Whether fake tensors may be the host's.
+        self._host = logical != "cpu" and not all_on_device
         self._on_host = False
         self._sparse: Any = WeakIdKeyDictionary()  # fake sparse tensor: its indices and values
         self._coalesced: Any = WeakIdKeyDictionary()
@@ -84,7 +84,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._last_phase = FORWARD
         self._modules: List[Any] = []
         self._roots: Dict[int, Any] = {}
-        self._module_of: Dict[int, Tuple[Any, str]] = {}
         self._wanted = 0
 
     # --- every operator --------------------------------------------------------------------------
@@ -99,13 +98,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(packet, args)
             return None if func._schema.returns == [] else args[0]
         self._note(packet, args)
-        if fakes and packet in _SPARSE_PARTS and args[0] in self._sparse:
-            part = self._sparse[args[0]][_SPARSE_PARTS[packet]]
-            return part.detach() if isinstance(part, FakeTensor) else part
-        if fakes and packet == "is_coalesced" and args[0] in self._sparse:
-            return args[0] in self._coalesced
-        if fakes and packet == "_coalesce" and args[0] in self._sparse:
-            return self._coalesce(args[0])
+        if fakes and packet in _ABOUT_SPARSE and args[0] in self._sparse:
+            return self._of_sparse(packet, args[0])
         if fakes or self._wants_fake(func, args, kwargs):
             with self.fake:
                 out = func(*args, **kwargs)
@@ -122,6 +116,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add_cost(packet, func, args, kwargs, out)
         return out
 
+    def _of_sparse(self, packet: str, tensor: torch.Tensor) -> Any:
+        """What a sparse tensor whose parts are known answers; torch would say that it is empty."""
+        if packet == "is_coalesced":
+            return tensor in self._coalesced
+        if packet == "_coalesce":
+            return self._coalesce(tensor)
+        part = self._sparse[tensor][_SPARSE_PARTS[packet]]
+        return part.detach() if isinstance(part, FakeTensor) else part
+
     def _follow_sparse(self, packet: str, args: Any, kwargs: Any, out: Any) -> None:
         """Remember what a fake sparse tensor consists of; itself it says that it is empty."""
         if not isinstance(out, torch.Tensor) or out.layout != torch.sparse_coo:
@@ -136,13 +139,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = [arg for arg in args if isinstance(arg, torch.Tensor) and arg in self._sparse]
         if len(known) == 2 and packet in ("add", "add_", "sub", "sub_"):
             pairs = zip(self._sparse[known[0]], self._sparse[known[1]])
-            indices, values = (_joined(pair, i == 0) for i, pair in enumerate(pairs))
+            indices, values = (
+                _keeping_real(functools.partial(torch.cat, pair, dim), *pair)
+                for dim, pair in zip((1, 0), pairs)
+            )
             self._sparse[out] = (indices, values)
             self._coalesced.pop(out, None)
         elif known and out not in self._sparse:
             indices, values = self._sparse[known[0]]
             if packet not in ("detach", "alias", "view_as", "_coalesced_"):
-                indices, values = _copy(indices), _copy(values)
+                indices, values = (_keeping_real(p.clone, p) for p in (indices, values))
             self._sparse[out] = (indices, values)
             if known[0] in self._coalesced:
                 self._coalesced[out] = True
@@ -282,7 +288,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = len(self.storages)
         self.storages.append({
             "bytes": size, "category": "", "name": self._name(packet, tensor),
-            "op": packet, "phase": self.phase, "host": self._on_host,
+            "phase": self.phase, "host": self._on_host,
         })  # fmt: skip
         self._live[key] = (number, weakref.ref(storage, functools.partial(self._gone, key)))
         self.events.append(["a", number])
@@ -490,19 +496,12 @@ def _has_fake(args: Any, kwargs: Any) -> bool:
     return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, FakeTensor):
-        return tensor.clone()
+def _keeping_real(work: Callable[[], torch.Tensor], *parts: torch.Tensor) -> torch.Tensor:
+    """Do something with parts that are all real outside the modes, so that the result is real."""
+    if any(isinstance(part, FakeTensor) for part in parts):
+        return work()
     with _disable_current_modes():
-        return tensor.clone()
-
-
-def _joined(pair: Any, are_indices: bool) -> torch.Tensor:
-    """Two parts one after the other; real ones stay real."""
-    if any(isinstance(part, FakeTensor) for part in pair):
-        return torch.cat(list(pair), 1 if are_indices else 0)
-    with _disable_current_modes():
-        return torch.cat(list(pair), 1 if are_indices else 0)
+        return work()
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

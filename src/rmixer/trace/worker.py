@@ -19,7 +19,7 @@ from typing import Any
 from rmixer.errors import RmixerError
 from rmixer.estimate.heap import HeapSettings
 from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
-from rmixer.resources import KIB
+from rmixer.monitor import own_memory
 
 INDEX = 8  # bytes of a row number
 #: Of the files of a data set; the others are read and let go.
@@ -65,7 +65,7 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
         "costs": sum_costs(trace["costs"]),
         "mapped_bytes": _size(folder),
         "order_bytes": 2 * INDEX * rows if (rows := _rows(folder)) else 0,
-        "resident_bytes": resident_peak(),
+        "resident_bytes": own_memory()["peak_bytes"],
     }
     if gpu:
         workspace = request.get("workspace") or 0
@@ -100,14 +100,6 @@ def _rows(folder: Path | None) -> int:
 def _size(folder: Path | None) -> int:
     """Bytes of the columns that a training maps."""
     return sum(f.stat().st_size for f in folder.iterdir() if f.suffix in _MAPPED) if folder else 0
-
-
-def resident_peak() -> int:
-    """The most that this process has had in memory, bytes."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * KIB
-    return 0
 
 
 if __name__ == "__main__":
