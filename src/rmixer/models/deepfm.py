@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from rmixer.data.batch import Batch
 from rmixer.data.info import DataInfo
+from rmixer.models.field_params import DeepFMParams
 from rmixer.models.layers import MLP, FusedEmbedding, mean_by_row
-from rmixer.models.params import DeepFMParams, parse
+from rmixer.models.params import parse
 
 
 class DeepFM(nn.Module):

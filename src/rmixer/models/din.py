@@ -17,7 +17,8 @@ from rmixer.data.batch import Batch, Lists
 from rmixer.data.info import DataInfo
 from rmixer.errors import UsageError
 from rmixer.models.layers import MLP, FusedEmbedding, activation_of, mean_by_row, sum_by_row
-from rmixer.models.params import DINParams, parse
+from rmixer.models.params import parse
+from rmixer.models.sequence_params import DINParams
 
 
 class DIN(nn.Module):

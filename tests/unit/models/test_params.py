@@ -4,6 +4,8 @@ import pytest
 
 from rmixer.errors import UsageError
 from rmixer.models import params
+from rmixer.models.field_params import DLRMParams
+from rmixer.models.sequence_params import DINParams
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,9 @@ def test_each_fault_names_its_key(model: str, given: dict, key: str, part: str) 
 def test_right_parameters_are_parsed_with_their_defaults() -> None:
     assert params.validate("dlrm", {"bottom_mlp": None, "top_mlp": [], "embedding_dim": 8}) == []
     parsed = params.parse("dlrm", {"embedding_dim": 8})
-    assert isinstance(parsed, params.DLRMParams)
+    assert isinstance(parsed, DLRMParams)
     assert parsed.bottom_widths == (512, 256, 64, 8)
-    assert params.parse("din", {"mlp": [3]}) == params.DINParams(mlp=(3,))
+    assert params.parse("din", {"mlp": [3]}) == DINParams(mlp=(3,))
     with pytest.raises(UsageError, match=r"params\.x: dlrm has no such parameter"):
         params.parse("dlrm", {"x": 1})
 
