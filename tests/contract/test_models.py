@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from rmixer.data.batch import Batch, Lists
 from rmixer.data.info import DataInfo, FieldInfo, SequenceInfo, TableInfo
 from rmixer.errors import UsageError
 from rmixer.models import MODELS, params
 from rmixer.models.layers import FusedEmbedding
-from rmixer.models.model import build
+from rmixer.models.model import build, objective
 from rmixer.train import optimizers
 
 torch.set_num_threads(1)  # small tensors, and other tests run beside these
@@ -64,7 +63,7 @@ def batch(size: int, seed: int = 0, longest: int = 6) -> Batch:
 
 
 def loss_of(module: torch.nn.Module, some: Batch) -> torch.Tensor:
-    return F.binary_cross_entropy_with_logits(module(some), some.label_B)
+    return objective(module, some)
 
 
 def test_every_model_has_parameters_and_a_small_form() -> None:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rmixer.errors import UnknownNameError, UsageError
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Model(Protocol):
-    """An `nn.Module` that turns a batch into log-odds, and can be built from names and numbers."""
+    """An `nn.Module` that turns a batch into log-odds, and can be built from names and numbers.
+
+    A model whose training objective is more than the cross entropy of these log-odds also has
+    ``loss(batch) -> Tensor``, a scalar; see `objective`.
+    """
 
     @classmethod
     def from_config(cls, params: Mapping[str, Any], info: DataInfo) -> nn.Module:
@@ -50,3 +55,12 @@ def load_model_class(name: str) -> type[Model]:
 def build(name: str, params: Mapping[str, Any], info: DataInfo) -> nn.Module:
     """A model by name. See `Model.from_config`."""
     return load_model_class(name).from_config(params, info)
+
+
+def objective(model: nn.Module, batch: Batch) -> Tensor:
+    """What a training step minimizes: the model's own ``loss``, else the mean cross entropy."""
+    own = getattr(model, "loss", None)
+    if own is not None:
+        loss: Tensor = own(batch)
+        return loss
+    return F.binary_cross_entropy_with_logits(model(batch), batch.label_B)

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from rmixer.data.dataset import in_order, shuffled
 from rmixer.errors import RmixerError
 from rmixer.launch import page
+from rmixer.models.model import objective
 from rmixer.train.metrics import auc, logloss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from rmixer.data.batch import Batch
     from rmixer.data.dataset import Dataset
     from rmixer.train.optimizers import Combined
 
@@ -139,6 +138,7 @@ class _Run:
                 raise StoppedError(f"stopped after {self.step} of {self.total} steps")
             self._step(rows)
         self._read_losses()
+        self.optimizer.flush()
         self._publish(time.perf_counter(), force=True)
         seconds = time.perf_counter() - started
         measured = self._evaluate()
@@ -166,7 +166,7 @@ class _Run:
         at0 = time.perf_counter()
         batch = self.dataset.batch(rows)
         at1 = time.perf_counter()
-        loss = self._loss(batch)
+        loss = objective(self.model, batch)
         at2 = time.perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
         at3 = time.perf_counter()
@@ -181,9 +181,6 @@ class _Run:
         if len(self.unread) == LOSS_STEPS:
             self._read_losses()
         self._publish(at4)
-
-    def _loss(self, batch: Batch) -> Tensor:
-        return F.binary_cross_entropy_with_logits(self.model(batch), batch.label_B)
 
     def _read_losses(self) -> None:
         """Fetch the losses since the last call and check them."""

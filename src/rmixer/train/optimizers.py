@@ -44,6 +44,9 @@ class TouchedRows(Optimizer):
         """Update the given rows, each of which comes once. ``grad_RD`` may be overwritten."""
         raise NotImplementedError
 
+    def flush(self) -> None:
+        """Make up for what a step has put off for rows that it did not touch; most put nothing."""
+
 
 def touched(grad: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of a sparse gradient, each once, and their values ``[R, D]``.
@@ -154,6 +157,22 @@ class Combined:
         """Drop all gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none=True)
+
+    def flush(self) -> None:
+        """Bring every row up to date: call it before parameters or state are read or saved."""
+        for part in self.parts:
+            if isinstance(part, TouchedRows):
+                part.flush()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The state of all parts, up to date; `load_state_dict` reads it."""
+        self.flush()
+        return [part.state_dict() for part in self.parts]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Go on from what `state_dict` gave, of the same optimizer and model."""
+        for part, state in zip(self.parts, states, strict=True):
+            part.load_state_dict(state)
 
 
 _STATES: dict[type[Optimizer], int] = {Adam: 2, Adagrad: 1}
