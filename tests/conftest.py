@@ -5,6 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import signal
+from pathlib import Path
+
+import pytest
+
+from doubles.fake_gpus import build_library
 
 
 def pytest_configure() -> None:
@@ -18,3 +23,9 @@ def pytest_configure() -> None:
         import torch  # noqa: PLC0415
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def gpu_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a driver library whose GPUs are fake; see ``doubles/nvml.c``."""
+    return build_library(tmp_path_factory.mktemp("nvml"))

@@ -1,5 +1,6 @@
 """What this machine has, and what processes use of it."""
 
+from rmixer.monitor.gpus import GpuMemoryMeter
 from rmixer.monitor.machine import (
     discover_gpus,
     discover_node,
@@ -20,6 +21,7 @@ from rmixer.monitor.usage import Counters, TreeMeter, TreeSample, own_memory, sa
 
 __all__ = [
     "Counters",
+    "GpuMemoryMeter",
     "ProcessFinder",
     "ProcessInfo",
     "TreeMeter",

@@ -1,0 +1,90 @@
+"""GPUs that are not there: a fake driver library, and jobs that hold memory of its GPUs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "nvml.c"
+HEADER = "nvidia-nvml-dev-cu12"
+
+#: A job: holds so many MiB of its GPU for so many seconds each, then lets go: ``SECONDS:MIB ...``.
+#: The GPU is the one that ``CUDA_VISIBLE_DEVICES`` names.
+JOB = """
+import os, pathlib, sys, time
+folder = pathlib.Path(os.environ["FAKE_NVML"])
+uuids = [line.split()[0] for line in (folder / "gpus").read_text().splitlines()]
+index = uuids.index(os.environ["CUDA_VISIBLE_DEVICES"])
+mine = folder / "held" / str(os.getpid())
+for word in sys.argv[1:]:
+    if ":" not in word:
+        continue
+    seconds, mib = word.split(":")
+    part = mine.with_name("." + mine.name)
+    part.write_text(f"{index} {int(mib) << 20}\\n")
+    part.replace(mine)
+    time.sleep(float(seconds))
+mine.unlink()
+"""
+
+
+@dataclass(frozen=True)
+class FakeGpus:
+    """A fake driver with its GPUs.
+
+    Attributes:
+        folder: what the library answers, see ``nvml.c``.
+        environment: what a process needs to load the library instead of the driver's.
+        job: the path of `JOB`.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    job: Path
+
+    @property
+    def uuids(self) -> list[str]:
+        return [line.split()[0] for line in (self.folder / "gpus").read_text().splitlines()]
+
+    def hold(self, pid: int, size: int, index: int = 0) -> None:
+        """Let a process hold memory of a GPU, bytes."""
+        (self.folder / "held" / str(pid)).write_text(f"{index} {size}\n")
+
+    def lose(self) -> None:
+        """The GPUs answer no more."""
+        (self.folder / "broken").touch()
+
+
+def build_library(folder: Path) -> Path:
+    """Compile the library; the folder that it is in. Skips where there is no compiler."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is needed to build the fake driver library")
+    try:
+        files = importlib.metadata.files(HEADER) or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{HEADER} is needed to build the fake driver library")
+    header = next(Path(str(file.locate())) for file in files if file.name == "nvml.h")
+    subprocess.run(
+        ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", f"-I{header.parent}",
+         "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)],
+        check=True,
+    )  # fmt: skip
+    return folder
+
+
+def make_gpus(folder: Path, library: Path, *sizes: int) -> FakeGpus:
+    """GPUs of so many bytes each."""
+    (folder / "held").mkdir(parents=True)
+    lines = [
+        f"GPU-{i:08d}-0000-0000-0000-000000000000 {size} Fake T4" for i, size in enumerate(sizes)
+    ]
+    (folder / "gpus").write_text("".join(f"{line}\n" for line in lines))
+    job = folder / "gpu_job.py"
+    job.write_text(JOB)
+    environment = {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(folder)}
+    return FakeGpus(folder, environment, job)

@@ -1,0 +1,156 @@
+/* A stand-in for NVIDIA's management library, for machines without a GPU.
+ *
+ * What it answers stands in the folder named by FAKE_NVML:
+ *
+ *   gpus             a line per GPU: UUID, bytes of memory, name (which may have spaces)
+ *   held/PID         a line per GPU that process PID holds memory of: index, bytes
+ *   broken           if it is there, every question but the first fails as on a GPU that was lost
+ *
+ * Processes that are gone hold nothing. Compiled against the real header, so the signatures and
+ * structures are those of the real library.
+ */
+#include <dirent.h>
+#include <nvml.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_GPUS = 16, MOST_TEXT = 128 };
+
+struct gpu {
+  char uuid[MOST_TEXT];
+  char name[MOST_TEXT];
+  unsigned long long memory;
+};
+
+static struct gpu gpus[MOST_GPUS];
+static unsigned int gpu_count;
+
+static void path_of(char *into, size_t size, const char *name) {
+  snprintf(into, size, "%s/%s", getenv("FAKE_NVML"), name);
+}
+
+static int is_broken(void) {
+  char path[4096];
+  path_of(path, sizeof path, "broken");
+  return access(path, F_OK) == 0;
+}
+
+nvmlReturn_t nvmlInit_v2(void) {
+  char path[4096], line[512];
+  if (!getenv("FAKE_NVML")) return NVML_ERROR_DRIVER_NOT_LOADED;
+  path_of(path, sizeof path, "gpus");
+  FILE *file = fopen(path, "r");
+  if (!file) return NVML_ERROR_DRIVER_NOT_LOADED;
+  gpu_count = 0;
+  while (gpu_count < MOST_GPUS && fgets(line, sizeof line, file)) {
+    struct gpu *one = &gpus[gpu_count];
+    if (sscanf(line, "%127s %llu %127[^\n]", one->uuid, &one->memory, one->name) == 3) gpu_count++;
+  }
+  fclose(file);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+  (void)flags;
+  return nvmlInit_v2();
+}
+
+nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
+
+const char *nvmlErrorString(nvmlReturn_t result) {
+  return result == NVML_ERROR_GPU_IS_LOST ? "GPU is lost" : "fake error";
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
+  if (is_broken()) return NVML_ERROR_GPU_IS_LOST;
+  *count = gpu_count;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+  if (index >= gpu_count) return NVML_ERROR_INVALID_ARGUMENT;
+  *device = (nvmlDevice_t)&gpus[index];
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+  for (unsigned int i = 0; i < gpu_count; i++)
+    if (strcmp(gpus[i].uuid, uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, device);
+  return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
+  snprintf(uuid, length, "%s", ((struct gpu *)device)->uuid);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
+  snprintf(name, length, "%s", ((struct gpu *)device)->name);
+  return NVML_SUCCESS;
+}
+
+/* What process `pid` holds of a GPU, bytes; 0 if it is gone or holds none. */
+static unsigned long long held_by(unsigned int pid, unsigned int gpu) {
+  char path[4200], name[64];
+  snprintf(name, sizeof name, "held/%u", pid);
+  path_of(path, sizeof path, name);
+  if (kill((pid_t)pid, 0) != 0) return 0;
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  unsigned int index;
+  unsigned long long size, sum = 0;
+  while (fscanf(file, "%u %llu", &index, &size) == 2)
+    if (index == gpu) sum += size;
+  fclose(file);
+  return sum;
+}
+
+/* Calls back for every process that holds memory of a GPU; their number. */
+static unsigned int each_process(unsigned int gpu, nvmlProcessInfo_t *into, unsigned int room,
+                                 unsigned long long *total) {
+  char path[4096];
+  unsigned int found = 0;
+  *total = 0;
+  path_of(path, sizeof path, "held");
+  DIR *folder = opendir(path);
+  if (!folder) return 0;
+  for (struct dirent *entry; (entry = readdir(folder));) {
+    unsigned int pid = (unsigned int)strtoul(entry->d_name, NULL, 10);
+    unsigned long long size = pid ? held_by(pid, gpu) : 0;
+    if (!size) continue;
+    *total += size;
+    if (into && found < room) {
+      memset(&into[found], 0, sizeof into[found]);
+      into[found].pid = pid;
+      into[found].usedGpuMemory = size;
+    }
+    found++;
+  }
+  closedir(folder);
+  return found;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_t *infos) {
+  unsigned int gpu = (unsigned int)((struct gpu *)device - gpus);
+  unsigned long long total;
+  if (is_broken()) return NVML_ERROR_GPU_IS_LOST;
+  unsigned int found = each_process(gpu, infos, *count, &total);
+  nvmlReturn_t result = found > *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+  *count = found;
+  return result;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+  struct gpu *one = (struct gpu *)device;
+  unsigned long long total;
+  if (is_broken()) return NVML_ERROR_GPU_IS_LOST;
+  each_process((unsigned int)(one - gpus), NULL, 0, &total);
+  memory->total = one->memory;
+  memory->used = total;
+  memory->free = one->memory > total ? one->memory - total : 0;
+  return NVML_SUCCESS;
+}
