@@ -23,10 +23,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rmixer import launch
 from rmixer.estimate.heap import HeapSettings
 from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
-from rmixer.execute.environment import thread_settings
+from rmixer.execute.environment import launched, thread_settings
 from rmixer.execute.logtail import last_line
 from rmixer.launch import cage, shim
 from rmixer.launch.page import read_progress
@@ -34,7 +33,6 @@ from rmixer.model import JobSpec
 from rmixer.monitor import descendants, sample_tree, usable_memory
 from rmixer.resources import format_bytes
 
-LAUNCH_DIR = Path(launch.__file__).parent
 LIMIT_SECONDS = 120.0
 #: A probe ends after so many steps; one that shows no steps, after so many seconds.
 PROBE_STEPS = 5
@@ -85,8 +83,7 @@ def _environment(job: JobSpec, environment: Mapping[str, str]) -> dict[str, str]
     own = {key: str(value) for key, value in dict(job.payload.get("env") or {}).items()}
     settled = {**environment, **own}
     settled |= thread_settings(job.threads, settled)
-    path = settled.get("PYTHONPATH")
-    settled["PYTHONPATH"] = f"{LAUNCH_DIR}{os.pathsep}{path}" if path else str(LAUNCH_DIR)
+    settled["PYTHONPATH"] = launched(settled.get("PYTHONPATH"))
     return settled
 
 

@@ -56,6 +56,7 @@ def build_order(
         placement,
         run_dir=paths.root.absolute(),
         temporary=temporary or str(attempt.scratch.absolute()),
+        progress=str(attempt.progress.absolute()),
         inherited=inherited,
     )
     config = None

@@ -8,11 +8,16 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from rmixer import launch
 from rmixer.model import CPU, JobSpec, Placement
 from rmixer.resources import MIB
 
 #: Marks every process of an attempt; `rmixer.execute.tagged` finds them by it.
 TOKEN = "RMIXER_TOKEN"  # noqa: S105 - a name, not a secret
+
+#: Names the page in which an instrumented program shows its progress; see `rmixer.launch`.
+PROGRESS = "RMIXER_PROGRESS"
+_LAUNCH_DIR = str(Path(launch.__file__).parent)
 
 #: The thread settings that numerical libraries read. The first is the one most of the others
 #: fall back to, so a user's own value of it is meant for all of them.
@@ -70,6 +75,7 @@ def job_environment(
     *,
     run_dir: Path,
     temporary: str,
+    progress: str,
     inherited: Mapping[str, str],
 ) -> dict[str, str | None]:
     """What to change in ``inherited`` for a job; None removes a name.
@@ -77,6 +83,9 @@ def job_environment(
     The job's own ``env`` wins over all of it. Thread and allocator settings give way also to what
     the user has exported, since those are about the program. A free ``MASTER_PORT`` and the visible
     GPUs do not: one exported value cannot be right for several jobs.
+
+    A program of somebody else's is instrumented (`rmixer.launch`): the launcher comes first on its
+    ``PYTHONPATH``, before what is there. ``RMIXER_PROGRESS: ""`` in the job's ``env`` forbids it.
     """
     own = {name: str(value) for name, value in dict(spec.payload.get("env") or {}).items()}
     changes: dict[str, str | None] = {
@@ -90,12 +99,20 @@ def job_environment(
     if "MASTER_PORT" not in own:
         changes["MASTER_PORT"] = str(free_port())
     changes |= own
+    if spec.kind == "command" and own.get(PROGRESS) != "":
+        path = own.get("PYTHONPATH", inherited.get("PYTHONPATH"))
+        changes |= {PROGRESS: progress, "PYTHONPATH": launched(path)}
     return changes | {
         TOKEN: token,
         "RMIXER_JOB_ID": spec.id,
         "RMIXER_ATTEMPT": str(attempt_number),
         "RMIXER_RUN_DIR": str(run_dir),
     }
+
+
+def launched(path: str | None) -> str:
+    """A ``PYTHONPATH`` with the launcher first."""
+    return f"{_LAUNCH_DIR}{os.pathsep}{path}" if path else _LAUNCH_DIR
 
 
 def thread_settings(threads: int | None, environment: Mapping[str, str]) -> dict[str, str]:

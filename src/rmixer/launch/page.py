@@ -32,6 +32,10 @@ _FIELDS = (
     ("forward_seconds", "d"),
     ("backward_seconds", "d"),
     ("optimizer_seconds", "d"),
+    # of the allocators of CUDA in this process, summed over GPUs; bytes
+    ("device_reserved_bytes", "q"),  # now
+    ("device_reserved_peak_bytes", "q"),
+    ("device_allocated_peak_bytes", "q"),
 )
 _NAMES = tuple(name for name, _ in _FIELDS)
 _RECORD = struct.Struct("<8sq" + "".join(code for _, code in _FIELDS))
@@ -60,6 +64,9 @@ class ProgressWriter:
         self.forward_seconds: float
         self.backward_seconds: float
         self.optimizer_seconds: float
+        self.device_reserved_bytes: int
+        self.device_reserved_peak_bytes: int
+        self.device_allocated_peak_bytes: int
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, SIZE)

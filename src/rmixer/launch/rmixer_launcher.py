@@ -6,6 +6,7 @@ Standard library only, Python 3.8 and later; torch is used where the program has
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import importlib.abc
 import importlib.util
@@ -101,29 +102,36 @@ def _call(actions: List[Callable[[], None]]) -> None:
 
 
 class Counter:
-    """Publishes steps of the first optimizer that steps, and samples by the first module's batch.
+    """Publishes steps, samples, and the peak of CUDA's caching allocator.
+
+    Steps are those of the first optimizer that steps, samples the batch of the outermost module.
+    One process of a program has the page: the first that steps; before any has stepped, the first
+    that has imported torch. The others have pages of their own beside it.
 
     Args:
-        path: of the progress page. A forked child that steps has one with its pid behind.
+        path: of the progress page. Another process that steps has one with its pid behind.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.page = load("page", _HERE)
         self.writer: Any = None
-        self.pid = 0
+        self.pid = self.stepped = 0  # the processes that have the page and have stepped
+        self.failed = False
         self.optimizer: Any = None
         self.depth = self.modules = self.batch = 0
         self.published = 0.0
 
     def install(self) -> None:
-        self.begin()  # so that a reader sees that there is a program that may step
+        if not os.path.exists(self.path):  # so that a reader sees a program that may step
+            self.open(self.path, self.page.STARTING)  # which may be all that it does
         hooks = importlib.import_module(_OPTIMIZERS)
         hooks.register_optimizer_step_pre_hook(self.before)
         hooks.register_optimizer_step_post_hook(self.after)
         modules = importlib.import_module("torch.nn.modules.module")
         modules.register_module_forward_pre_hook(self.enter)
         modules.register_module_forward_hook(self.leave)
+        atexit.register(self.publish)
 
     def enter(self, module: Any, inputs: Any) -> None:
         if self.modules == 0 and module.training:
@@ -146,7 +154,7 @@ class Counter:
 
     def step(self) -> None:
         now = time.time()
-        if self.pid != os.getpid():
+        if self.stepped != os.getpid():
             self.begin()
         if self.writer is None:
             return
@@ -157,20 +165,62 @@ class Counter:
         self.writer.samples += self.batch
         if now - self.published > PUBLISH_SECONDS:
             self.published = now
-            self.writer.publish()
+            self.publish()
 
     def begin(self) -> None:
-        """Make the page; a program whose page cannot be made runs without."""
-        path = "%s.%d" % (self.path, os.getpid()) if self.pid else self.path
-        self.pid, self.writer = os.getpid(), None
+        """The first step of this process: have the page, or one beside it."""
+        self.stepped, self.writer = os.getpid(), None
+        first = _claim(self.path + ".claim")
+        self.open(self.path if first else "%s.%d" % (self.path, self.stepped), self.page.LOADING)
+
+    def open(self, path: str, phase: int) -> None:
+        """Make a page; a program whose page cannot be made runs without."""
+        self.pid = os.getpid()
         try:
             self.writer = self.page.ProgressWriter(path)
         except OSError as error:
-            sys.stderr.write("rmixer: its steps are not counted: %s\n" % (error,))
+            if not self.failed:
+                sys.stderr.write("rmixer: its steps are not counted: %s\n" % (error,))
+            self.failed = True
             return
-        self.writer.phase = self.page.LOADING
+        self.writer.phase = phase
+        self.publish()
+
+    def publish(self) -> None:
+        if self.writer is None or self.pid != os.getpid():
+            return  # a forked child that has not stepped: the page is its parent's
+        if self.stepped != self.pid and os.path.exists(self.path + ".claim"):
+            return  # another process has stepped first
+        with contextlib.suppress(Exception):  # statistics are not worth a program's end
+            self.note_device()
         self.writer.publish()
-        atexit.register(self.writer.publish)
+
+    def note_device(self) -> None:
+        """What the allocators of CUDA hold, and their peaks, whoever resets them meanwhile."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return
+        now = reserved = allocated = 0
+        for index in range(cuda.device_count()):
+            stats = cuda.memory_stats(index)
+            now += stats.get("reserved_bytes.all.current", 0)
+            reserved += stats.get("reserved_bytes.all.peak", 0)
+            allocated += stats.get("allocated_bytes.all.peak", 0)
+        writer = self.writer
+        writer.device_reserved_bytes = now
+        writer.device_reserved_peak_bytes = max(writer.device_reserved_peak_bytes, reserved)
+        writer.device_allocated_peak_bytes = max(writer.device_allocated_peak_bytes, allocated)
+
+
+def _claim(path: str) -> bool:
+    """Whether this process is the first to ask; also where nobody can ask."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 # --- tracing --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rmixer.monitor import Counters
 
 #: A window is judged when it is this long; starting up (imports) is not part of it.
 WINDOW_SECONDS = 2.5
-#: A program without a progress page is taken to have started up after so many seconds of its own,
+#: A program that shows no step is taken to have started up after so many seconds of its own,
 #: those in which it had to wait for a core not counted.
 STARTUP_SECONDS = 4.0
 #: Steps that a window needs before a time per step is believed; it grows until it has them.
@@ -86,7 +86,7 @@ class LiveProfiler:
     def _is_warm(self, sighting: Sighting) -> bool:
         """Whether the job is past its start-up, and in the phase that counts."""
         elapsed = sighting.at - self.started_at
-        if sighting.page is None:
+        if sighting.page is None or sighting.page["phase"] == progress_page.STARTING:
             delay = sighting.counters.run_delay_seconds / max(1, sighting.threads)
             return elapsed - delay >= STARTUP_SECONDS
         if sighting.page["phase"] != progress_page.TRAINING or not sighting.page["first_step_at"]:
@@ -137,7 +137,9 @@ def _steps(sighting: Sighting) -> int:
 
 def _has_few_steps(before: Sighting, now: Sighting) -> bool:
     """Whether to wait for more steps before the window is judged."""
-    if now.page is None or now.at - before.at >= LONGEST_WINDOW_SECONDS:
+    if now.page is None or now.page["phase"] == progress_page.STARTING:
+        return False
+    if now.at - before.at >= LONGEST_WINDOW_SECONDS:
         return False
     return _steps(now) - _steps(before) < MIN_STEPS
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rmixer import launch
 from rmixer.execute.environment import (
     THREAD_VARIABLES,
     TOKEN,
@@ -22,15 +23,20 @@ from rmixer.resources import MIB
 
 
 def environment(
-    *, env: dict[str, Any] | None = None, inherited: dict[str, str] | None = None, **placement: Any
+    *,
+    env: dict[str, Any] | None = None,
+    inherited: dict[str, str] | None = None,
+    kind: Any = "command",
+    **placement: Any,
 ) -> dict[str, str | None]:
     return job_environment(
-        JobSpec(id="a", name="A", kind="command", payload={"env": env or {}}),
+        JobSpec(id="a", name="A", kind=kind, payload={"env": env or {}}),
         2,
         "secret",
         Placement(**placement),
         run_dir=Path("/runs/r"),
         temporary="/scratch",
+        progress="/attempt/progress",
         inherited=inherited or {},
     )
 
@@ -144,3 +150,20 @@ def test_identity_cannot_be_overridden() -> None:
     assert (given["RMIXER_JOB_ID"], given["RMIXER_ATTEMPT"]) == ("a", "2")
     assert given["RMIXER_RUN_DIR"] == "/runs/r"
     assert given["TMPDIR"] == "/scratch"
+
+
+def test_programs_of_others_are_instrumented() -> None:
+    """The launcher comes first on their path, before the user's own; our trainer needs none."""
+    launcher = str(Path(launch.__file__).parent)
+    assert environment()["PYTHONPATH"] == launcher
+    assert environment()["RMIXER_PROGRESS"] == "/attempt/progress"
+    assert environment(inherited={"PYTHONPATH": "/a:/b"})["PYTHONPATH"] == f"{launcher}:/a:/b"
+    both = environment(inherited={"PYTHONPATH": "/a"}, env={"PYTHONPATH": "/own"})
+    assert both["PYTHONPATH"] == f"{launcher}:/own"
+    assert not {"PYTHONPATH", "RMIXER_PROGRESS"} & environment(kind="model").keys()
+
+
+def test_a_user_may_forbid_it() -> None:
+    """An empty page in the job's own environment; its path is then left alone."""
+    given = environment(env={"RMIXER_PROGRESS": "", "PYTHONPATH": "/own"})
+    assert (given["RMIXER_PROGRESS"], given["PYTHONPATH"]) == ("", "/own")

@@ -103,3 +103,62 @@ def test_a_page_that_cannot_be_made_stops_nothing(tmp_path: Path, where: str) ->
     done = run(tmp_path, "train.py", "3", RMIXER_PROGRESS=where)
     assert done.stdout == "finished 2\n"
     assert done.returncode == 0
+
+
+SPAWNS = """
+import subprocess, sys, torch
+if sys.argv[1] == "child":
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        optimizer.step()
+else:
+    for _ in range(2):
+        subprocess.run([sys.executable, "train.py", "child"], check=True)
+"""
+
+
+def test_the_page_is_that_of_the_first_process_that_steps(tmp_path: Path) -> None:
+    """An agent that only starts workers does not count; two workers do not share a page."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, "train.py", "agent", script=SPAWNS, RMIXER_PROGRESS=str(page))
+    assert done.returncode == 0, done.stderr
+    seen = read_progress(str(page))
+    assert seen is not None
+    assert seen["step"] == 5
+    others = [read_progress(str(path)) for path in tmp_path.glob("progress.[0-9]*")]
+    assert [other and other["step"] for other in others] == [5]
+
+
+FAKE_CUDA = """
+import sys, torch
+held = {"now": 0, "peak": 0}
+torch.cuda.is_initialized = lambda: True
+torch.cuda.device_count = lambda: 1
+torch.cuda.memory_stats = lambda index: {
+    "reserved_bytes.all.current": held["now"],
+    "reserved_bytes.all.peak": held["peak"],
+    "allocated_bytes.all.peak": held["peak"] // 2,
+}
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for size in (10, 400, 40):
+    held.update(now=size << 20, peak=size << 20)  # a program may reset the peak
+    optimizer.step()
+    if size == 400:
+        import time
+        time.sleep(0.1)  # longer than what is published at most
+        optimizer.step()
+"""
+
+
+def test_the_peak_of_cudas_allocator_is_published(tmp_path: Path) -> None:
+    """The highest of all that was seen, although the program resets its peak."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, "train.py", script=FAKE_CUDA, RMIXER_PROGRESS=str(page))
+    assert done.returncode == 0, done.stderr
+    seen = read_progress(str(page))
+    assert seen is not None
+    assert seen["device_reserved_peak_bytes"] == 400 << 20
+    assert seen["device_allocated_peak_bytes"] == 200 << 20
+    assert seen["device_reserved_bytes"] == 40 << 20

@@ -84,6 +84,16 @@ def test_with_a_page_it_begins_at_the_first_step() -> None:
     assert profile.demand["cores"] == pytest.approx(0.5)
 
 
+def test_a_page_without_any_step_is_like_none() -> None:
+    """A program that has imported torch and never steps is profiled all the same."""
+    profiler, found = LiveProfiler(0.0), []
+    for at in range(12):
+        seen = progress(0, phase=page.STARTING)
+        profile = profiler.see(Sighting(float(at), Counters(cpu_seconds=0.5 * at), 1, seen))
+        found += [profile] if profile else []
+    assert found[0].demand["cores"] == pytest.approx(0.5)
+
+
 def test_a_change_is_told() -> None:
     """A job that computed and now waits is profiled anew."""
     profiler = LiveProfiler(0.0)
