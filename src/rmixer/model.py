@@ -213,6 +213,7 @@ class Estimate:
             ``default``.
         expected: what was estimated before room was left above it, bytes; 0 where nothing was.
         expected_from: the source of ``expected``.
+        device_expected, device_expected_from: the same of the memory on the device.
     """
 
     memory: int
@@ -220,6 +221,8 @@ class Estimate:
     source: str = "default"
     expected: int = 0
     expected_from: str = ""
+    device_expected: int = 0
+    device_expected_from: str = ""
 
 
 #: Stations of the queueing network that all jobs of a node share.
@@ -310,6 +313,7 @@ class Outcome:
         exit_code: the program's own code, where it ended by itself.
         signal: the signal that ended it.
         memory_peak_bytes: highest host memory of its process tree; 0 where not measured.
+        device_peak_bytes: highest memory on its device, the context included; 0 where not measured.
         retryable: whether another attempt can help (a bad data file will not mend itself).
     """
 
@@ -319,6 +323,7 @@ class Outcome:
     exit_code: int | None = None
     signal: int | None = None
     memory_peak_bytes: int = 0
+    device_peak_bytes: int = 0
     retryable: bool = True
 
 

@@ -200,6 +200,23 @@ class RunState:
         else:
             needed = int(event.outcome.memory_peak_bytes * MEMORY_MARGIN)
             self._warn_siblings(job, needed, "measured")
+        self._learn_device(job, event.outcome)
+
+    def _learn_device(self, job: Job, outcome: Outcome) -> None:
+        """What a whole attempt held on its device counts for the waiting members of its family.
+
+        One of which nothing was known would book the whole device; one that books less gets more.
+        """
+        needed = int(outcome.device_peak_bytes * MEMORY_MARGIN)
+        whole = outcome.state == StateName.SUCCEEDED
+        for sibling in self._siblings(job) if needed else ():
+            booked = sibling.estimate.device_memory
+            if (booked and needed > booked) or (not booked and whole):
+                estimate = replace(sibling.estimate, device_memory=self._most_on_device(needed))
+                self.jobs[sibling.id] = replace(sibling, estimate=estimate)
+
+    def _most_on_device(self, needed: int) -> int:
+        return min(needed, max((device.memory for device in self.node.devices), default=0))
 
     def _learn(self, event: ev.Profiled) -> None:
         job = self.current(event.job, event.token)

@@ -35,7 +35,8 @@ CREATE TABLE IF NOT EXISTS attempts (
   seconds REAL NOT NULL,
   was_alone INTEGER NOT NULL,
   memory_peak_bytes INTEGER NOT NULL,
-  profile TEXT
+  profile TEXT,
+  device_peak_bytes INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS attempts_signature ON attempts (signature, machine);
 CREATE INDEX IF NOT EXISTS attempts_family ON attempts (family, machine);
@@ -80,6 +81,7 @@ class AttemptFacts:
         seconds: from start to end.
         was_alone: whether nothing else of ours ran meanwhile.
         memory_peak_bytes: highest host memory of its process tree.
+        device_peak_bytes: highest memory on its GPU; 0 on the CPU, and where not measured.
         profile: what it was seen to use.
     """
 
@@ -94,6 +96,7 @@ class AttemptFacts:
     was_alone: bool
     memory_peak_bytes: int
     profile: Profile | None
+    device_peak_bytes: int = 0
 
 
 class Store:
@@ -107,7 +110,7 @@ class Store:
         self.path = path
         self._usable = True
         self._failures = 0
-        self._attempt(lambda db: db.executescript(_SCHEMA), None)
+        self._attempt(_prepare, None)
 
     def record(self, facts: AttemptFacts) -> None:
         """Keep what an attempt showed."""
@@ -118,9 +121,16 @@ class Store:
 
     def memory_peak(self, signature: str, family: str) -> int | None:
         """The highest measured peak of the signature, else of its family, else None; bytes."""
+        return self._highest("memory_peak_bytes", signature, family)
+
+    def device_peak(self, signature: str, family: str) -> int | None:
+        """The same of the memory on a GPU."""
+        return self._highest("device_peak_bytes", signature, family)
+
+    def _highest(self, figure: str, signature: str, family: str) -> int | None:
         for column, value in (("signature", signature), ("family", family)):
             peak = self._one(
-                f"SELECT MAX(memory_peak_bytes) FROM attempts WHERE {column} = ?",  # noqa: S608
+                f"SELECT MAX({figure}) FROM attempts WHERE {column} = ?",  # noqa: S608
                 (value,),
             )
             if value and peak:
@@ -261,10 +271,20 @@ class Store:
             for suffix in ("-wal", "-shm"):  # they belong to the old one; a new one would read them
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             with self._connect() as database:
-                database.executescript(_SCHEMA)
+                _prepare(database)
         except (OSError, sqlite3.Error):
             self._usable = False
         logger.warning("%s: %s; kept as %s, a new one is begun", self.path, error, damaged.name)
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Make the tables; give those of an earlier version the columns that they lack."""
+    database.executescript(_SCHEMA)
+    columns = {row[1] for row in database.execute("PRAGMA table_info(attempts)")}
+    if "device_peak_bytes" not in columns:
+        database.execute(
+            "ALTER TABLE attempts ADD COLUMN device_peak_bytes INTEGER NOT NULL DEFAULT 0"
+        )
 
 
 def _profile(text: str) -> Profile | None:

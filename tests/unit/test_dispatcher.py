@@ -10,6 +10,7 @@ from rmixer.dispatcher import BACKOFF_CAP_SECONDS, exit_code
 from rmixer.model import (
     Active,
     Device,
+    Estimate,
     JobSpec,
     Node,
     Outcome,
@@ -344,6 +345,26 @@ def test_siblings_are_warned_of_a_peak(how: str) -> None:
         driver.ends("a", Outcome(state=StateName.SUCCEEDED, memory_peak_bytes=50))
     jobs = driver.core.state.jobs
     assert (jobs["b"].estimate.memory, jobs["c"].estimate.memory) == (60, 10)
+
+
+@pytest.mark.parametrize(
+    ("state", "booked", "expected"),
+    [
+        (StateName.SUCCEEDED, 0, 60),  # nothing was known: no longer the whole of it
+        (StateName.FAILED, 0, 0),  # how far it came is not all that it needs
+        (StateName.SUCCEEDED, 20, 60),
+        (StateName.FAILED, 20, 60),
+        (StateName.SUCCEEDED, 90, 90),
+    ],
+)
+def test_siblings_learn_the_peak_on_a_device(state: StateName, booked: int, expected: int) -> None:
+    """What a member held on the GPU counts for those that wait; a higher hint stays."""
+    node = Node(cores=(0, 1), memory=100, devices=(Device(), Device(id="g", kind="T4", memory=99)))
+    known = Estimate(memory=10, device_memory=booked)
+    jobs = [job(name, family="f", device="gpu", retries=0) for name in "ab"]
+    driver = Driver(*jobs, policy=Sequential(), node=node, estimates={"a": known, "b": known})
+    driver.ends("a", Outcome(state=state, device_peak_bytes=50))
+    assert driver.core.state.jobs["b"].estimate.device_memory == expected
 
 
 def test_jobs_without_a_family_are_profiled_each() -> None:

@@ -37,6 +37,28 @@ def test_peaks_by_signature_then_by_family(store: Store) -> None:
     assert store.memory_peak("", "") is None
 
 
+def test_peaks_on_a_gpu_are_kept_apart(store: Store) -> None:
+    """A run on the CPU says nothing of the GPU."""
+    store.record(FACTS)
+    assert store.device_peak("s1", "f1") is None
+    store.record(replace(FACTS, token="t2", signature="s2", device_peak_bytes=3000))
+    assert store.device_peak("s1", "f1") == 3000
+    assert store.memory_peak("s1", "f1") == 700
+
+
+def test_a_store_of_an_earlier_version_is_carried_on(tmp_path: Path) -> None:
+    """Its table lacks a column; what was measured is kept."""
+    path = tmp_path / "store.sqlite"
+    Store(path).record(FACTS)
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE attempts DROP COLUMN device_peak_bytes")
+    database.close()
+    store = Store(path)
+    store.record(replace(FACTS, token="t2", signature="s2", device_peak_bytes=3000))
+    assert store.memory_peak("s1", "") == 700
+    assert store.device_peak("s2", "") == 3000
+
+
 def test_a_profile_comes_back_with_its_confidence(store: Store) -> None:
     """The same signature: full confidence; the family: half; another machine: nothing."""
     store.record(FACTS)

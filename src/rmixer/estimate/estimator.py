@@ -13,7 +13,7 @@ from typing import Any
 
 from rmixer import paths
 from rmixer.errors import RmixerError
-from rmixer.estimate import host, program
+from rmixer.estimate import host, program, programs
 from rmixer.estimate.child import trace_models
 from rmixer.estimate.contexts import STATED, Context, cublas_workspace
 from rmixer.estimate.estimates import JobEstimate, figures, refusal
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Reserved for a job of which nothing is known: imports of a training framework and a small model.
 DEFAULT_MEMORY = GIB
+#: The sources of figures on a GPU, whose errors are kept apart from those on the host.
+TRACE_GPU, HISTORY_GPU = "trace-gpu", "history-gpu"
 #: So many repeated runs are needed before their spread says more than the margin.
 ENOUGH_ERRORS = 10
 
@@ -74,6 +76,7 @@ class Estimator:
         parse: bool = False,
         measure: bool = False,
         commands: bool = False,
+        at_once: int = 1,
         limit_seconds: float | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         say: Callable[[str], None] = lambda _: None,
@@ -86,6 +89,7 @@ class Estimator:
             parse: parse data that are not parsed yet, to know the sizes of the tables.
             measure: measure this machine's baseline if it is not known.
             commands: run commands on fake tensors, or for a short probe.
+            at_once: so many commands side by side.
             limit_seconds: for all trainings of ours together, and for each command.
             should_stop: asked several times a second; what is traced by then counts.
             say: gets a line for people when something begins that may take long.
@@ -105,44 +109,53 @@ class Estimator:
             limit_seconds=limit_seconds,
             should_stop=should_stop,
         )
+        if commands:
+            unknown = [
+                job for job in jobs if job.kind == "command" and self._is_unknown(job, target)
+            ]
+            answers |= programs.estimate_commands(
+                unknown,
+                self._conditions(target, environment, limit_seconds),
+                at_once=at_once,
+                should_stop=should_stop,
+                say=say,
+            )
         errors = cache(self.store.estimate_errors)  # asked for every job, and the same for all
         baseline = cache(partial(self._baseline, environment))
         found = []
         for job in jobs:
             answer = answers.get(job.id)
-            peak = self.store.memory_peak(job.signature, job.family)
-            if answer is None and commands and (peak is None or target.is_gpu):
-                say(f"{job.name}: running it for a few steps")
-                answer = self._run(job, target, environment, limit_seconds)
+            peaks = self._peaks(job, target)
             warm = baseline(job.threads, measure and job.kind == "model")
             estimate = _described(job, target, answer or {}, warm)
-            found.append(_with_reservation(job, target, estimate, answer or {}, peak, errors))
+            found.append(_with_reservation(job, target, estimate, answer or {}, peaks, errors))
         return found
+
+    def _peaks(self, job: JobSpec, target: Target) -> tuple[int | None, int | None]:
+        """What was measured of the job: on the host, and on a GPU if it is for one; bytes."""
+        device = self.store.device_peak(job.signature, job.family) if target.is_gpu else None
+        return self.store.memory_peak(job.signature, job.family), device
+
+    def _is_unknown(self, job: JobSpec, target: Target) -> bool:
+        host, device = self._peaks(job, target)
+        return device is None if target.is_gpu else host is None
 
     def _room(self, target: Target) -> int | None:
         if target.device_memory is None:
             return None
         return max(0, target.device_memory - target.context.bytes)
 
-    def _run(
-        self,
-        job: JobSpec,
-        target: Target,
-        environment: Mapping[str, str],
-        limit_seconds: float | None,
-    ) -> dict[str, Any]:
-        began = time.perf_counter()
-        answer = program.estimate_command(
-            job,
-            target.is_gpu,
-            environment,
-            limit_seconds or program.LIMIT_SECONDS,
-            target.host_memory,
+    def _conditions(
+        self, target: Target, environment: Mapping[str, str], limit_seconds: float | None
+    ) -> programs.Conditions:
+        return programs.Conditions(
+            gpu=target.is_gpu,
+            environment=environment,
+            limit_seconds=limit_seconds or program.LIMIT_SECONDS,
+            limit_bytes=target.host_memory,
             workspace=cublas_workspace(target.device) if target.is_gpu else 0,
             device_room=self._room(target),
         )
-        answer.setdefault("seconds", time.perf_counter() - began)
-        return answer
 
     def _baseline(
         self, environment: Mapping[str, str], threads: int | None, measure: bool
@@ -184,11 +197,12 @@ def _with_reservation(
     target: Target,
     estimate: JobEstimate,
     answer: Mapping[str, Any],
-    peak: int | None,
+    peaks: tuple[int | None, int | None],
     errors: Callable[[str], Sequence[float]],
 ) -> JobEstimate:
-    """What to book: the measured peak of this signature, else a quantile above the estimate."""
+    """What to book: the measured peaks of this signature, else a quantile above the estimate."""
     notes = list(estimate.notes)
+    peak, device_peak = peaks
     if peak is not None:
         host_bytes = max(reserve_measured(peak, errors("history")), job.memory or 0)
         notes.append(f"measured peak of this job or its family: {format_bytes(peak)}")
@@ -200,7 +214,15 @@ def _with_reservation(
         needed = reserve(estimate.own_host_bytes, estimate.source, errors(estimate.source))
         host_bytes = max(needed, job.memory or 0)
     total = estimate.bytes.get("total", 0) if estimate.source == "trace" else 0
-    device_bytes = max(reserve(total, "trace-gpu") if total else 0, job.gpu_memory or 0)
+    if device_peak is not None:
+        device_bytes = reserve_measured(device_peak, errors(HISTORY_GPU), HISTORY_GPU)
+        notes.append(f"measured peak on the device: {format_bytes(device_peak)}")
+        estimate = replace(
+            estimate, source="history", bytes={**estimate.bytes, "total": device_peak}
+        )
+    else:
+        device_bytes = reserve(total, TRACE_GPU, errors(TRACE_GPU)) if total else 0
+    device_bytes = max(device_bytes, job.gpu_memory or 0)
     if target.is_gpu and not device_bytes:
         device_bytes = target.device_memory or 0
         notes.append("nothing is known of its memory on the device: it books the whole of it")
@@ -296,17 +318,18 @@ def _refusal(job: JobSpec, target: Target, estimate: JobEstimate, answer: Mappin
     return ""
 
 
-def reserve_measured(peak: int, errors: Sequence[float]) -> int:
+def reserve_measured(peak: int, errors: Sequence[float], source: str = "history") -> int:
     """What to book for a job whose peak was measured before, bytes.
 
     Args:
         peak: bytes.
         errors: how later runs compared with earlier ones here. Their quantile counts once there are
             enough; until then the margin that the dispatcher leaves above what it sees.
+        source: whose errors they are.
     """
     if len(errors) < ENOUGH_ERRORS:
         return int(peak * MEMORY_MARGIN)
-    return reserve(peak, "history", errors)
+    return reserve(peak, source, errors)
 
 
 def job_like_environment() -> dict[str, str]:

@@ -186,7 +186,12 @@ def _devices(
     return [
         _cpu(history, device, bookings, samples, end)
         if device.id == CPU
-        else _gpu(device, [b for b in bookings if b.placement.device == device.id], end)
+        else _gpu(
+            device,
+            [b for b in bookings if b.placement.device == device.id],
+            telemetry.device_curve(samples, tokens_on(history, device.id)),
+            end,
+        )
         for device in history.node.devices
     ]
 
@@ -221,7 +226,19 @@ def _reserved(bookings: list[Booking]) -> telemetry.Curve:
     return telemetry.booked_curve(bookings, "memory")
 
 
-def _gpu(device: Device, bookings: list[Booking], end: float) -> dict[str, Any]:
+def tokens_on(history: History, device: str) -> set[str]:
+    """The attempts that ran on a device, by their tokens."""
+    return {
+        attempt.token
+        for job in history.jobs.values()
+        for attempt in job.attempts
+        if attempt.placement.device == device
+    }
+
+
+def _gpu(
+    device: Device, bookings: list[Booking], held: telemetry.Curve, end: float
+) -> dict[str, Any]:
     used, until = 0.0, 0.0
     for booking in sorted(bookings, key=lambda b: b.start):
         used += max(0.0, booking.end - max(booking.start, until))
@@ -235,6 +252,6 @@ def _gpu(device: Device, bookings: list[Booking], end: float) -> dict[str, Any]:
         "memory": {
             "capacity_bytes": device.memory,
             "reserved_peak_bytes": int(reserved or 0),
-            "measured_peak_bytes": None,
+            "measured_peak_bytes": telemetry.peak(held),
         },
     }

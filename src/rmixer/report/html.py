@@ -172,7 +172,8 @@ def _table(document: dict[str, Any]) -> tuple[list[tuple[str, bool]], list[list[
     rows = [_cells(job, metrics) for job in document["jobs"]]
     titles = [
         "job", "state", "reason", *metrics, "seconds", "samples/s", "slowdown", "tries",
-        "memory peak", "reserved", "device", "cores", "threads",
+        "memory peak", "reserved", "GPU memory peak", "GPU memory reserved", "device", "cores",
+        "threads",
     ]  # fmt: skip
     texts = {"job", "state", "reason", "device", "cores"}
     used = [  # columns in which no job has anything are left out, but for the first two
@@ -185,7 +186,7 @@ def _table(document: dict[str, Any]) -> tuple[list[tuple[str, bool]], list[list[
 
 
 def _cells(job: dict[str, Any], metrics: list[str]) -> list[Cell]:
-    memory = job["memory"]
+    memory, on_gpu = job["memory"], job["device_memory"] or {}
     cores = ", ".join(map(str, job["cores"]))
     return [
         Cell(one_line(job["name"]), numeric=False),
@@ -198,6 +199,8 @@ def _cells(job: dict[str, Any], metrics: list[str]) -> list[Cell]:
         Cell(f"{job['tries']}/{job['max_tries']}" if job["attempts"] else "", job["tries"]),
         _number(memory["measured_peak_bytes"], format_bytes),
         _number(memory["reserved_bytes"], format_bytes),
+        _number(on_gpu.get("measured_peak_bytes"), format_bytes),
+        _number(on_gpu.get("reserved_bytes"), format_bytes),
         Cell(_device(job["device"]), numeric=False),
         Cell(cores, numeric=False),
         _number(job["threads"], str),

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmixer.model import Final, StateName
+from rmixer.model import CPU, Final, StateName
 from rmixer.paths import RunPaths
 from rmixer.report import telemetry
 from rmixer.report.history import AttemptRecord, History, JobRecord
@@ -24,9 +24,13 @@ def job_documents(
     peaks: dict[str, float] = {}
     for job, rss in telemetry.job_values(samples, "rss_bytes"):
         peaks[job] = max(peaks.get(job, 0.0), rss)
+    on_device: dict[str, float] = {}
+    for job, held in telemetry.job_values(samples, "device_bytes"):
+        on_device[job] = max(on_device.get(job, 0.0), held)
     seen = dict(telemetry.job_values(samples, "samples", by="token"))
     return [
         _job(job, end, finite(solo_seconds.get(id_)), paths, peaks.get(id_, 0.0), seen)
+        | {"device_memory": _device_memory(job, on_device.get(id_, 0.0))}
         for id_, job in history.jobs.items()
     ]
 
@@ -120,6 +124,19 @@ def _samples(attempt: AttemptRecord, seen: Mapping[str, float]) -> int | None:
 
 def _measured_peak(job: JobRecord, sampled: float) -> int | None:
     return int(max([sampled, *(attempt.peak_bytes for attempt in job.attempts)])) or None
+
+
+def _device_memory(job: JobRecord, sampled: float) -> dict[str, Any] | None:
+    """Memory on the GPU that the job is on; None for a job on the CPU, or one that never began."""
+    newest = job.attempts[-1] if job.attempts else None
+    if newest is None or newest.placement.device == CPU:
+        return None
+    ends = [attempt.outcome.device_peak_bytes for attempt in job.attempts if attempt.outcome]
+    return {
+        "estimated_bytes": job.estimate.device_expected or job.estimate.device_memory or None,
+        "reserved_bytes": newest.placement.device_memory,
+        "measured_peak_bytes": int(max([sampled, *ends])) or None,
+    }
 
 
 def _metrics(newest: AttemptRecord | None) -> dict[str, Any]:

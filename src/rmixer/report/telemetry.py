@@ -7,7 +7,7 @@ belongs is left out; a report never fails because of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,16 @@ def node_curve(samples: Iterable[Mapping[str, Any]], key: str) -> Curve:
         value = finite(node.get(key)) if isinstance(node, Mapping) else None
         if value is not None:
             curve.append((float(sample["at"]), value))
+    return curve
+
+
+def device_curve(samples: Iterable[Mapping[str, Any]], tokens: Collection[str]) -> Curve:
+    """What some attempts together held of the memory of their device over time, bytes."""
+    curve: Curve = []
+    for sample in samples:
+        held = [v for t, v in job_values([sample], "device_bytes", by="token") if t in tokens]
+        if held:
+            curve.append((float(sample["at"]), sum(held)))
     return curve
 
 

@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmixer.errors import NeverFitsError, UsageError
+from rmixer.estimate.contexts import context_key, context_of
 from rmixer.estimate.estimates import JobEstimate
-from rmixer.estimate.estimator import DEFAULT_MEMORY, Estimator, Target, reserve_measured
+from rmixer.estimate.estimator import (
+    DEFAULT_MEMORY,
+    HISTORY_GPU,
+    TRACE_GPU,
+    Estimator,
+    Target,
+    reserve_measured,
+)
 from rmixer.execute.environment import declared_threads
 from rmixer.model import CPU, Estimate, JobSpec, Node, Profile
 from rmixer.policies.base import eligible_devices, never_fits
@@ -83,23 +91,73 @@ def trace_unknown(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, JobEstimate]:
-    """Traces of the trainings of ours of which no peak was measured, by job id.
+    """Traces of the jobs of which no peak was measured, by job id.
 
-    Made in a process of their own. A job that cannot be traced (its data are not parsed yet, or the
+    Trainings of ours; and commands that go to a GPU, which would book the whole of it: of each
+    family one member is run for a few steps on tensors without memory. Commands on the CPU are not:
+    a wrong guess of host memory is mended while they run, and what a script does to its files in
+    those steps it would do twice.
+
+    Made in processes of their own. A job that cannot be traced (its data are not parsed yet, or the
     trace fails or takes too long) is left out: it starts from the user's hint or a default, and the
     log says why.
     """
-    unknown = [
+    models = [
         spec
         for spec in jobs
         if spec.kind == "model" and store.memory_peak(spec.signature, spec.family) is None
     ]
-    if not unknown:
+    found = _traces(models, Target(host_memory=node.memory), store, node, should_stop)
+    for target, members in _unknown_on_gpus(jobs, node, store):
+        first = {spec.family or spec.id: spec for spec in reversed(members)}
+        traces = _traces([*first.values()], target, store, node, should_stop)
+        for spec in members:
+            like = traces.get(first[spec.family or spec.id].id)
+            if like is not None:
+                found[spec.id] = replace(like, id=spec.id, name=spec.name)
+    return found
+
+
+def _unknown_on_gpus(
+    jobs: Sequence[JobSpec], node: Node, store: Store
+) -> list[tuple[Target, list[JobSpec]]]:
+    """Commands that must have a GPU and of whose memory on it nothing is known, by kind of GPU."""
+    found: dict[str, tuple[Target, list[JobSpec]]] = {}
+    for spec in jobs:
+        devices = eligible_devices(spec, node)
+        if spec.kind != "command" or spec.gpu_memory or any(d.kind == CPU for d in devices):
+            continue
+        if not devices or store.device_peak(spec.signature, spec.family) is not None:
+            continue
+        kind = devices[0].kind
+        target = Target(
+            device=kind,
+            device_memory=max(device.memory for device in devices),
+            host_memory=node.memory,
+            context=context_of(store.context(context_key(kind))),
+        )
+        found.setdefault(kind, (target, []))[1].append(spec)
+    return list(found.values())
+
+
+def _traces(
+    jobs: Sequence[JobSpec],
+    target: Target,
+    store: Store,
+    node: Node,
+    should_stop: Callable[[], bool],
+) -> dict[str, JobEstimate]:
+    if not jobs:
         return {}
-    target = Target(host_memory=node.memory)
     try:
         found = Estimator(store).estimate(
-            unknown, target, limit_seconds=TRACE_SECONDS, should_stop=should_stop
+            jobs,
+            target,
+            commands=True,
+            at_once=len(node.cores),
+            limit_seconds=TRACE_SECONDS,
+            should_stop=should_stop,
+            say=logger.info,
         )
     except Exception as error:  # noqa: BLE001 - an estimate never disturbs a run
         logger.warning("no estimates of memory: %s", error)
@@ -145,13 +203,12 @@ def _check_trainable(jobs: Sequence[JobSpec], node: Node) -> None:
 def estimate_memory(
     spec: JobSpec, node: Node, store: Store, traced: JobEstimate | None = None
 ) -> Estimate:
-    """Host memory to reserve: a measured peak of the job or its family, a trace, hint or default.
+    """Memory to reserve: a measured peak of the job or its family, a trace, hint or default.
 
     The hint counts only where it is larger than what was measured or traced.
     """
     peak = store.memory_peak(spec.signature, spec.family)
     hint = spec.memory or 0
-    device_memory = spec.gpu_memory or 0
     expected, source = 0, "default"
     if peak is not None:
         expected, source = peak, "history"
@@ -163,10 +220,36 @@ def estimate_memory(
             needed = min(needed, node.memory)
     else:
         needed = 0 if hint else min(DEFAULT_MEMORY, node.memory)
-    return Estimate(
+    estimate = Estimate(
         memory=max(needed, hint),
-        device_memory=device_memory,
         source="hint" if hint > needed else source,
         expected=expected,
         expected_from=source if expected else "",
+    )
+    return _with_device(estimate, spec, node, store, traced)
+
+
+def _with_device(
+    estimate: Estimate, spec: JobSpec, node: Node, store: Store, traced: JobEstimate | None
+) -> Estimate:
+    """The estimate with memory on the GPU, where it may go to one; 0 where nothing is known."""
+    gpus = [device for device in eligible_devices(spec, node) if device.kind != CPU]
+    if not gpus:
+        return replace(estimate, device_memory=spec.gpu_memory or 0)
+    most = max(device.memory for device in gpus)
+    peak = store.device_peak(spec.signature, spec.family)
+    expected, source, needed = 0, "", 0
+    if peak is not None:
+        expected, source = peak, HISTORY_GPU
+        needed = min(reserve_measured(peak, store.estimate_errors(source), source), most)
+    elif traced is not None and traced.device != CPU:
+        expected, source = traced.bytes["total"], TRACE_GPU
+        needed = traced.reserve_device_bytes
+        if expected <= most:  # only the room above it does not fit
+            needed = min(needed, most)
+    return replace(
+        estimate,
+        device_memory=max(needed, spec.gpu_memory or 0),
+        device_expected=expected,
+        device_expected_from=source,
     )

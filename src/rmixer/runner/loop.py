@@ -21,7 +21,7 @@ from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, Executor, Lo
 from rmixer.execute.outcome import cage_peak
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
 from rmixer.log import EventLog, SampleLog
-from rmixer.model import Active, Job, Outcome, Placement, StateName
+from rmixer.model import Active, Estimate, Job, Outcome, Placement, StateName
 from rmixer.paths import RunPaths
 from rmixer.runner.watch import Look, Watcher
 from rmixer.state import RunState
@@ -115,6 +115,7 @@ class Loop:
         finally:
             self._log.close()
             self._samples.close()
+            self._watcher.close()
             with self._bell_lock:
                 bell, self._bell = self._bell, -1
                 os.close(bell)
@@ -288,12 +289,14 @@ class Loop:
         trainer tells its own peak: a spike between two looks counts too.
         """
         kernel = end.outcome.memory_peak_bytes
-        seen = max(self._watcher.detach(end.token, kernel), _told_peak(end))
-        if end.outcome.state == StateName.OUT_OF_MEMORY and cage_peak(end.usage):
-            return end.outcome
-        if seen and end.outcome.state != StateName.OUT_OF_MEMORY:
-            return replace(end.outcome, memory_peak_bytes=seen)
-        return replace(end.outcome, memory_peak_bytes=max(seen, kernel))
+        seen, on_device = self._watcher.detach(end.token, kernel)
+        seen = max(seen, _told_peak(end))
+        outcome = replace(end.outcome, device_peak_bytes=on_device)
+        if outcome.state == StateName.OUT_OF_MEMORY and cage_peak(end.usage):
+            return outcome
+        if seen and outcome.state != StateName.OUT_OF_MEMORY:
+            return replace(outcome, memory_peak_bytes=seen)
+        return replace(outcome, memory_peak_bytes=max(seen, kernel))
 
     def _remember(self, job: Job, end: End, outcome: Outcome, now: float, wall: float) -> None:
         """Keep in the store what the attempt showed."""
@@ -314,12 +317,27 @@ class Loop:
                 seconds=min(now - attempt.started_at, _own_seconds(end)),
                 was_alone=end.token not in self._shared,
                 memory_peak_bytes=outcome.memory_peak_bytes,
+                device_peak_bytes=outcome.device_peak_bytes,
                 profile=profile if own else None,
             )
         )
-        expected, measured = job.estimate.expected, outcome.memory_peak_bytes
-        if outcome.state == StateName.SUCCEEDED and expected and measured:
-            self.store.keep_error(end.token, job.estimate.expected_from, expected, measured, wall)
+        if outcome.state == StateName.SUCCEEDED:
+            self._keep_errors(end.token, job.estimate, outcome, wall)
+
+    def _keep_errors(self, token: str, estimate: Estimate, outcome: Outcome, wall: float) -> None:
+        """How the estimates of host and device compare with what was measured."""
+        pairs = [
+            (token, estimate.expected_from, estimate.expected, outcome.memory_peak_bytes),
+            (
+                f"{token}/device",
+                estimate.device_expected_from,
+                estimate.device_expected,
+                outcome.device_peak_bytes,
+            ),
+        ]
+        for key, source, expected, measured in pairs:
+            if expected and measured:
+                self.store.keep_error(key, source, expected, measured, wall)
 
     def _tell(self, event: ev.Event) -> None:
         if self._on_event is not None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmixer.estimate.contexts import STATED_CONTEXT
 from rmixer.launch.page import PHASES, read_progress
-from rmixer.model import Placement, Profile, Progress
-from rmixer.monitor import ProcessFinder, TreeMeter, TreeSample, memory_available
+from rmixer.model import CPU, Placement, Profile, Progress
+from rmixer.monitor import (
+    GpuMemoryMeter,
+    ProcessFinder,
+    TreeMeter,
+    TreeSample,
+    memory_available,
+)
 from rmixer.paths import AttemptPaths
 from rmixer.profile.live import LiveProfiler, Sighting
 
@@ -27,6 +34,41 @@ _NEWEST = 0.4
 
 
 @dataclass(slots=True)
+class DevicePeak:
+    """The highest memory of one attempt on its device.
+
+    The driver tells all that its processes hold, but only at the moments that they are looked at;
+    the program's allocator knows its own peak, but not what lies outside of it (the context).
+
+    Attributes:
+        driver: the highest that the driver told, bytes.
+        allocator: the highest that the allocator reserved, bytes.
+        outside: what the driver told beyond the allocator, bytes; None before both were seen.
+    """
+
+    driver: int = 0
+    allocator: int = 0
+    outside: int | None = None
+
+    def see(self, held: int | None, page: Mapping[str, Any] | None) -> None:
+        """Take in what the driver told, None if nothing, and the progress page."""
+        self.driver = max(self.driver, held or 0)
+        if page is None or not page["device_reserved_peak_bytes"]:
+            return
+        self.allocator = max(self.allocator, page["device_reserved_peak_bytes"])
+        if held:
+            self.outside = max(self.outside or 0, held - page["device_reserved_bytes"])
+
+    @property
+    def bytes(self) -> int:
+        """The peak; 0 where nothing was seen. A context that was never seen is the stated one."""
+        if not self.allocator:
+            return self.driver
+        outside = STATED_CONTEXT if self.outside is None else self.outside
+        return max(self.driver, self.allocator + outside)
+
+
+@dataclass(slots=True)
 class Watched:
     """One running attempt under observation."""
 
@@ -37,6 +79,7 @@ class Watched:
     started_at: float
     profiler: LiveProfiler
     meter: TreeMeter = field(default_factory=TreeMeter)
+    device: DevicePeak = field(default_factory=DevicePeak)
     process_peak: int = 0
     alarm_at: float = 0.0
     progress_at: float = 0.0
@@ -71,6 +114,7 @@ class Watcher:
     def __init__(self, memory_bandwidth: float = 0.0) -> None:
         self._bandwidth = memory_bandwidth
         self._finder = ProcessFinder()
+        self._gpus = GpuMemoryMeter()
         self._watched: dict[str, Watched] = {}
 
     def attach(
@@ -86,8 +130,8 @@ class Watcher:
             watched.placement = placement
             watched.alarm_at = 0.0
 
-    def detach(self, token: str, kernel_peak: int = 0) -> int:
-        """Stop watching an attempt; the highest memory that was seen, bytes.
+    def detach(self, token: str, kernel_peak: int = 0) -> tuple[int, int]:
+        """Stop watching an attempt; the highest memory that was seen, on host and device, bytes.
 
         Args:
             token: the attempt's.
@@ -96,19 +140,31 @@ class Watcher:
         """
         watched = self._watched.pop(token, None)
         if watched is None:
-            return 0
+            return 0, 0
+        if watched.placement.device != CPU:  # its last words, which may be later than the last look
+            watched.device.see(None, read_progress(str(watched.paths.progress)))
         seen, unseen = watched.meter.rss_peak_bytes, kernel_peak - watched.process_peak
-        return seen + unseen if seen and unseen > seen * UNSEEN_GROWTH else seen
+        host = seen + unseen if seen and unseen > seen * UNSEEN_GROWTH else seen
+        return host, watched.device.bytes
+
+    def close(self) -> None:
+        """Let go of the driver's library."""
+        self._gpus.close()
 
     def look(self, at: float, roots: Mapping[str, int]) -> Look:
         """Look at every attempt now. ``roots`` has the process to walk down from, per token."""
         trees = self._finder.trees(roots.values())
         look = Look({"at": round(at, 3), "jobs": {}, "node": {}}, [], [], [])
+        devices = {watched.placement.device for watched in self._watched.values()} - {CPU}
+        held = {device: self._gpus.by_process(device) for device in sorted(devices)}
         cpu, rss = 0.0, 0
         for token, watched in self._watched.items():
-            sample = watched.meter.sample(trees.get(roots.get(token, -1), []))
+            pids = trees.get(roots.get(token, -1), [])
+            sample = watched.meter.sample(pids)
             page = read_progress(str(watched.paths.progress))
             line = _line(watched, at, sample, page)
+            if watched.placement.device in held:
+                line["device_bytes"] = _on_device(watched, held, pids, page)
             look.sample["jobs"][watched.job] = line
             cpu += line["cpu"] or 0.0
             rss += sample.rss_bytes
@@ -121,6 +177,19 @@ class Watcher:
             "memory_available_bytes": memory_available(),
         }
         return look
+
+
+def _on_device(
+    watched: Watched,
+    held: Mapping[str, Mapping[int, int] | None],
+    pids: Sequence[int],
+    page: Mapping[str, Any] | None,
+) -> int | None:
+    """What the attempt holds on its device now, bytes; None where the driver does not tell."""
+    by_process = held[watched.placement.device]
+    now = None if by_process is None else sum(by_process.get(pid, 0) for pid in pids)
+    watched.device.see(now, page)
+    return now
 
 
 def _line(

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from rmixer.estimate.contexts import STATED_CONTEXT
 from rmixer.launch.page import PHASES, ProgressWriter
 from rmixer.model import Placement
 from rmixer.monitor import Counters, TreeSample
 from rmixer.paths import AttemptPaths
 from rmixer.resources import MIB
-from rmixer.runner.watch import MEMORY_ALARM, PROGRESS_SECONDS, Look, Watcher
+from rmixer.runner.watch import MEMORY_ALARM, PROGRESS_SECONDS, DevicePeak, Look, Watcher
 
 TRAINING = PHASES.index("training")
 
@@ -127,21 +128,21 @@ def test_detach_gives_the_peak(bench: Bench) -> None:
     """The highest memory that was seen, once; a stranger has none."""
     bench.look(1.0, rss=7 * MIB)
     bench.look(2.0, rss=3 * MIB)
-    assert bench.watcher.detach("t") == 7 * MIB
-    assert bench.watcher.detach("t") == 0
+    assert bench.watcher.detach("t") == (7 * MIB, 0)
+    assert bench.watcher.detach("t") == (0, 0)
     assert bench.look(3.0).sample["jobs"] == {}
 
 
 def test_growth_after_the_last_look_counts(bench: Bench) -> None:
     """A job that takes its memory and ends between two looks is known by the kernel's own mark."""
     bench.look(1.0, rss=10 * MIB, process_peak=15 * MIB)
-    assert bench.watcher.detach("t", 615 * MIB) == 610 * MIB
+    assert bench.watcher.detach("t", 615 * MIB) == (610 * MIB, 0)
 
 
 def test_what_was_seen_is_not_added_to(bench: Bench) -> None:
     """Mapped files, and the noise of two ways of counting, make no difference."""
     bench.look(1.0, rss=100 * MIB, process_peak=5000 * MIB)
-    assert bench.watcher.detach("t", 5001 * MIB) == 100 * MIB
+    assert bench.watcher.detach("t", 5001 * MIB) == (100 * MIB, 0)
 
 
 def test_real_process_is_measured(tmp_path: Path) -> None:
@@ -152,3 +153,34 @@ def test_real_process_is_measured(tmp_path: Path) -> None:
     assert look.sample["jobs"]["job"]["processes"] >= 1
     assert look.sample["jobs"]["job"]["rss_bytes"] > MIB
     assert look.grown[0][0] == "t"
+
+
+def pages(*curve: tuple[int, int]) -> list[dict[str, int]]:
+    """Pages with what an allocator holds now, and its peak; MiB."""
+    names = ("device_reserved_bytes", "device_reserved_peak_bytes")
+    return [dict(zip(names, (now * MIB, top * MIB), strict=True)) for now, top in curve]
+
+
+def test_the_peak_on_a_device_is_the_allocators_and_what_lies_outside() -> None:
+    """A spike between two looks is known by the allocator, the context by the driver."""
+    peak = DevicePeak()
+    for held, page in zip((350, 450), pages((50, 50), (150, 900)), strict=True):
+        peak.see(held * MIB, page)
+    assert peak.bytes == (900 + 300) * MIB
+
+
+def test_a_driver_that_does_not_tell() -> None:
+    """The allocator's peak and the stated context; a program without either has no peak."""
+    peak = DevicePeak()
+    peak.see(None, None)
+    assert peak.bytes == 0
+    peak.see(None, pages((1, 5))[0])
+    assert peak.bytes == 5 * MIB + STATED_CONTEXT
+
+
+def test_other_frameworks_are_seen_by_the_driver_alone() -> None:
+    """The highest that was looked at."""
+    peak = DevicePeak()
+    for held in (5, 70, 30):
+        peak.see(held * MIB, None)
+    assert peak.bytes == 70 * MIB
