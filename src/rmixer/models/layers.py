@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,16 @@ from torch import Tensor, nn
 
 from rmixer.data.batch import Batch, Lists
 from rmixer.data.info import DataInfo
+
+
+class RowKeeper(Protocol):
+    """An optimizer that puts off what it does to the rows of a table that no batch touches."""
+
+    def owes(self) -> bool:
+        """Whether any row may be behind."""
+
+    def catch_up(self, param: Tensor, rows: Tensor) -> None:
+        """Bring some rows of a table, each named once, up to date."""
 
 
 class FusedEmbedding(nn.Module):
@@ -27,6 +37,7 @@ class FusedEmbedding(nn.Module):
         weight: ``[total_rows, dim]``; table ``t`` begins at row ``offset[t]``.
         sparse: whether ``weight.grad`` is sparse. It then holds each row that the batch touched
             once, ascending (coalesced), so an optimizer needs no sort of its own.
+        keeper: an optimizer that may owe rows something before they are read.
     """
 
     field_offset: Tensor
@@ -36,6 +47,7 @@ class FusedEmbedding(nn.Module):
         super().__init__()
         starts = [0, *itertools.accumulate(table.rows for table in info.tables)]
         self.sparse = False
+        self.keeper: RowKeeper | None = None
         self.names = tuple(sequence.name for sequence in info.sequences)
         self.weight = nn.Parameter(torch.empty(starts[-1], dim))
         self.register_buffer(
@@ -61,10 +73,19 @@ class FusedEmbedding(nn.Module):
 
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of the parameter, ``[N, D]``, for row numbers ``[N]``."""
-        if self.sparse and torch.is_grad_enabled():
-            found: Tensor = _SparseLookup.apply(self.weight, rows)  # type: ignore[no-untyped-call]
-            return found
-        return F.embedding(rows, self.weight)
+        learns = self.sparse and torch.is_grad_enabled()
+        owes = self.keeper is not None and self.keeper.owes()
+        if not (learns or owes):
+            return F.embedding(rows, self.weight)
+        touched, inverse = distinct(rows)
+        if self.keeper is not None and owes:
+            self.keeper.catch_up(self.weight, touched)
+        if not learns:
+            return F.embedding(rows, self.weight)
+        found: Tensor = _SparseLookup.apply(  # type: ignore[no-untyped-call]
+            self.weight, rows, touched, inverse
+        )
+        return found
 
 
 def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,20 +99,20 @@ class _SparseLookup(torch.autograd.Function):
     """Embedding lookup whose gradient is a coalesced sparse tensor of the touched rows."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, rows: Tensor) -> Tensor:
-        ctx.rows, ctx.shape = rows, weight.shape
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, touched: Tensor, inverse: Tensor) -> Tensor:
+        ctx.touched, ctx.inverse, ctx.shape = touched, inverse, weight.shape
         return F.embedding(rows, weight)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (grad_ND,) = grads
-        touched, inverse = distinct(ctx.rows)
+        touched, inverse = ctx.touched, ctx.inverse
         summed = grad_ND.new_zeros(len(touched), grad_ND.shape[1])
         summed.index_add_(0, inverse, grad_ND)
         grad = torch.sparse_coo_tensor(
             touched[None], summed, ctx.shape, is_coalesced=True, check_invariants=False
         )
-        return grad, None
+        return grad, None, None, None
 
 
 class MLP(nn.Sequential):

@@ -2,14 +2,15 @@
 
 An embedding table of millions of rows gets gradients for some thousand of them. SGD, Adagrad and
 row-wise Adagrad leave a row with a zero gradient as it is, so updating the touched rows alone is
-the same as updating all. It is not for SGD with momentum or weight decay, Adagrad with weight
-decay, and Adam: these get dense gradients and torch's fused implementation. ``sparse_adam`` is
-another algorithm than ``adam``, and is only used by that name.
+the same as updating all. Adam moves such a row on; `rmixer.train.lazy_adam` makes up for that when
+the row is touched again. For SGD with momentum or weight decay, and Adagrad or Adam with weight
+decay, there is no such way: they get dense gradients and torch's fused implementation.
+``sparse_adam`` is another algorithm than ``adam``, and is only used by that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,48 +18,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from rmixer.models.layers import FusedEmbedding
+from rmixer.train.lazy_adam import LazyAdam
 from rmixer.train.optimizers_table import parse
-
-
-class TouchedRows(Optimizer):
-    """Base of the sparse optimizers: a step works on the rows of ``grad`` alone.
-
-    Args:
-        params: parameters ``[rows, D]`` with sparse gradients.
-        defaults: hyper-parameters.
-    """
-
-    def __init__(self, params: Iterable[Tensor], **defaults: float) -> None:
-        super().__init__(params, defaults)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        assert closure is None, "there is no closure to evaluate again"
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    self.update(param, *touched(param.grad), group)
-
-    def update(self, param: Tensor, rows: Tensor, grad_RD: Tensor, group: dict[str, Any]) -> None:
-        """Update the given rows, each of which comes once. ``grad_RD`` may be overwritten."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Make up for what a step has put off for rows that it did not touch; most put nothing."""
-
-
-def touched(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of a sparse gradient, each once, and their values ``[R, D]``.
-
-    Autograd forgets that a gradient was coalesced, so its rows are looked at before they are sorted
-    again: `rmixer.models.layers.FusedEmbedding` gives them ascending.
-    """
-    rows = grad._indices()[0]  # noqa: SLF001 - the public one wants the forgotten flag
-    if bool((rows[1:] > rows[:-1]).all()):
-        return rows, grad._values()  # noqa: SLF001
-    grad = grad.coalesce()
-    return grad.indices()[0], grad.values()
+from rmixer.train.replay import can_replay
+from rmixer.train.touched import TouchedRows
 
 
 class SparseSGD(TouchedRows):
@@ -159,14 +122,16 @@ class Combined:
             part.zero_grad(set_to_none=True)
 
     def flush(self) -> None:
-        """Bring every row up to date: call it before parameters or state are read or saved."""
+        """Bring every row up to date: call it before the parameters are read."""
         for part in self.parts:
             if isinstance(part, TouchedRows):
                 part.flush()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The state of all parts, up to date; `load_state_dict` reads it."""
-        self.flush()
+        """The state of all parts; with the parameters as they are now, `load_state_dict` goes on.
+
+        Nothing is flushed for it: that would be other roundings than without.
+        """
         return [part.state_dict() for part in self.parts]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
@@ -196,12 +161,16 @@ def build(optimizer: Mapping[str, Any], model: nn.Module) -> Combined:
     dense: list[Tensor] = [param for param in model.parameters() if id(param) not in table_ids]
     parts: list[Optimizer] = [_dense(name, settings, dense)] if dense else []
     if tables:
-        parts.append(_SPARSE[name](tables, **settings))
+        touching = _SPARSE[name](tables, **_without(settings, "weight_decay", "momentum"))
+        if isinstance(touching, LazyAdam):
+            _read_after_catching_up(model, touching)
+        parts.append(touching)
     return Combined(parts, tables)
 
 
 _SPARSE: dict[str, type[TouchedRows]] = {
     "adagrad": SparseAdagrad,
+    "adam": LazyAdam,
     "rowwise_adagrad": RowwiseAdagrad,
     "sgd": SparseSGD,
     "sparse_adam": SparseAdam,
@@ -210,6 +179,8 @@ _SPARSE: dict[str, type[TouchedRows]] = {
 
 def _is_sparse(name: str, settings: dict[str, float]) -> bool:
     """Whether updating the touched rows alone is the algorithm of that name."""
+    if name == "adam" and not can_replay(settings["beta1"], settings["beta2"], settings["eps"]):
+        return False
     return name in _SPARSE and not settings.get("momentum") and not settings.get("weight_decay")
 
 
@@ -238,6 +209,21 @@ def _dense(name: str, settings: dict[str, float], params: list[Tensor]) -> Optim
         weight_decay=settings.get("weight_decay", 0.0),
         fused=True,
     )
+
+
+def _read_after_catching_up(model: nn.Module, adam: LazyAdam) -> None:
+    """Let the rows that a batch reads make up first for the steps that they have skipped."""
+    for module in model.modules():
+        if isinstance(module, FusedEmbedding):
+            module.keeper = adam
+        elif isinstance(module, nn.Embedding):
+            module.register_forward_pre_hook(
+                lambda table, given: adam.catch_up(table.weight, torch.unique(given[0]))
+            )
+
+
+def _without(settings: dict[str, float], *names: str) -> dict[str, float]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _subtract(param: Tensor, rows: Tensor, update_RD: Tensor, scale: float) -> None:

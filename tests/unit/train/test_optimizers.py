@@ -70,6 +70,7 @@ def compare(settings: dict, reference: Callable[[nn.Module], torch.optim.Optimiz
     b = reference(theirs)
     losses = run(ours, a.step, a.zero_grad)
     np.testing.assert_allclose(losses, run(theirs, b.step, b.zero_grad), rtol=0, atol=1e-9)
+    a.flush()
     for (key, p), (_, q) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=1e-9, msg=key)
 
@@ -90,7 +91,17 @@ O = torch.optim  # noqa: E741
             True,
         ),
         ({"name": "adagrad", "lr": 0.1, "weight_decay": 0.01}, lambda p: O.Adagrad(p, lr=0.1, weight_decay=0.01), False),
-        ({"name": "adam", "lr": 0.01}, lambda p: O.Adam(p, lr=0.01), False),
+        ({"name": "adam", "lr": 0.01}, lambda p: O.Adam(p, lr=0.01), True),
+        (
+            {"name": "adam", "lr": 0.01, "beta1": 0.5, "beta2": 0.99, "eps": 1e-4},
+            lambda p: O.Adam(p, lr=0.01, betas=(0.5, 0.99), eps=1e-4),
+            True,
+        ),
+        (
+            {"name": "adam", "lr": 0.01, "beta1": 0.9, "beta2": 0.5},
+            lambda p: O.Adam(p, lr=0.01, betas=(0.9, 0.5)),
+            False,
+        ),
         (
             {"name": "adam", "lr": 0.01, "beta1": 0.8, "beta2": 0.9, "eps": 1e-4, "weight_decay": 0.1},
             lambda p: O.Adam(p, lr=0.01, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.1),

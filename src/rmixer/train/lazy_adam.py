@@ -1,0 +1,146 @@
+"""Adam, exactly, at the cost of the rows that a batch touches.
+
+torch.optim.Adam moves every row of a table in every step: one without a gradient goes on moving by
+its decaying moments. Here such a row is left alone until a batch reads it (`LazyAdam.catch_up`) or
+all rows are wanted (`LazyAdam.flush`); then it first makes up for the steps that it has skipped,
+all at once (`rmixer.train.replay`). Losses and weights are those of torch.optim.Adam up to
+rounding; docs/training.md says how near.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from rmixer.train.replay import ReplayTable
+from rmixer.train.touched import TouchedRows
+
+#: Rows that are flushed at once: what bounds the memory of it.
+_FLUSHED_ROWS = 1 << 14
+
+
+class LazyAdam(TouchedRows):
+    """torch.optim.Adam without weight decay, for parameters ``[rows, D]`` with sparse gradients.
+
+    State of a parameter: ``step``; ``exp_avg`` and ``exp_avg_sq`` ``[rows, D]``, of each row after
+    the step ``last`` ``[rows]`` (int32; 0: never touched). The learning rate must not change.
+
+    Args:
+        params, defaults: lr, beta1, beta2, eps, for which `rmixer.train.replay.can_replay` holds.
+    """
+
+    def __init__(self, params: Any, **defaults: float) -> None:
+        super().__init__(params, **defaults)
+        names = ("lr", "beta1", "beta2", "eps")
+        self._table = ReplayTable(*(defaults[name] for name in names))
+        self._behind = False
+
+    def update(self, param: Tensor, rows: Tensor, grad_RD: Tensor, group: dict[str, Any]) -> None:
+        """See `TouchedRows.update`. The rows have caught up: they have been read."""
+        self._behind = True
+        state = self._state_of(param)
+        state["step"] += 1
+        step, beta1, beta2 = state["step"], group["beta1"], group["beta2"]
+        w_RD, m_RD, v_RD = _rows_of(param, state, rows)
+        m_RD.lerp_(grad_RD, 1 - beta1)
+        v_RD.mul_(beta2).addcmul_(grad_RD, grad_RD, value=1 - beta2)
+        root = (1 - beta2**step) ** 0.5
+        move_RD = v_RD.sqrt().div_(root).add_(group["eps"])
+        w_RD.addcdiv_(m_RD, move_RD, value=-group["lr"] / (1 - beta1**step))
+        _put(param, state, rows, (w_RD, m_RD, v_RD))
+
+    @torch.no_grad()
+    def catch_up(self, param: Tensor, rows: Tensor) -> None:
+        """Let some rows, each named once, make up for the steps that they have skipped."""
+        state = self.state.get(param)
+        if not state:  # no step yet
+            return
+        last_R = state["last"].index_select(0, rows)
+        if not isinstance(last_R, FakeTensor):  # which has no values: then all of them
+            late = ((last_R > 0) & (last_R < state["step"])).nonzero()[:, 0]
+            if not len(late):
+                return
+            rows, last_R = rows[late], last_R[late]
+        _put(param, state, rows, self._caught_up(param, state, rows, last_R))
+
+    def owes(self) -> bool:
+        """Whether there was a step since the newest flush."""
+        return self._behind
+
+    def _state_of(self, param: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[param]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(param)
+            state["exp_avg_sq"] = torch.zeros_like(param)
+            state["last"] = torch.zeros_like(param[:, 0], dtype=torch.int32)
+        return state
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Let every row make up for the steps that it has skipped."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                for start in range(0, len(param), _FLUSHED_ROWS):
+                    stop = min(len(param), start + _FLUSHED_ROWS)
+                    self.catch_up(param, torch.arange(start, stop))
+        self._behind = False
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from `state_dict`; torch would make floats of the counters."""
+        super().load_state_dict(state_dict)
+        self._behind = True
+        for index, kept in state_dict["state"].items():
+            params = [param for group in self.param_groups for param in group["params"]]
+            self.state[params[index]]["last"] = kept["last"].clone()
+
+    def _caught_up(
+        self, param: Tensor, state: dict[str, Any], rows: Tensor, last_R: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights and moments of some rows after the newest step, ``[R, D]`` each."""
+        step, (_, beta1, beta2, _) = state["step"], self._table.settings
+        w_RD, m_RD, v_RD = _rows_of(param, state, rows)
+        w_RD.sub_(self._to_come(m_RD, v_RD, last_R, step))
+        skipped_R1 = (step - last_R).double().unsqueeze(1)
+        m_RD.mul_(torch.pow(beta1, skipped_R1).to(m_RD.dtype))
+        v_RD.mul_(torch.pow(beta2, skipped_R1).to(v_RD.dtype))
+        w_RD.add_(self._to_come(m_RD, v_RD, torch.tensor([step], dtype=torch.int32), step))
+        return w_RD, m_RD, v_RD
+
+    def _to_come(self, m_RD: Tensor, v_RD: Tensor, step_R: Tensor, newest: int) -> Tensor:
+        """How far rows would still move if left alone after their step: F of the module `replay`.
+
+        The sum of Chebyshev polynomials is Clenshaw's recurrence (DLMF 3.11(ii)).
+        """
+        table, top = self._table, self._table.reach(newest)
+        index_R = step_R.clamp(max=top).long()
+        first = top if isinstance(index_R, FakeTensor) else int(index_R.min())
+        degree = int(table.degrees[first])
+        coefficients = torch.from_numpy(table.coefficients[:, :degree])[index_R].to(m_RD.dtype)
+        scale_R1 = torch.from_numpy(table.scales)[index_R].to(m_RD.dtype).unsqueeze(1)
+        s_RD = v_RD.sqrt()
+        under_RD = s_RD + scale_R1
+        y_RD = s_RD.div_(under_RD).mul_(2).sub_(1)
+        twice_RD = 2 * y_RD
+        new, old = torch.zeros_like(y_RD), torch.zeros_like(y_RD)
+        for column in coefficients[:, 1:].flip(1).unbind(1):
+            new, old = torch.addcmul(column.unsqueeze(1) - old, twice_RD, new), new
+        sum_RD = torch.addcmul(coefficients[:, :1] - old, y_RD, new)
+        return sum_RD.mul_(m_RD).div_(under_RD)
+
+
+def _rows_of(param: Tensor, state: dict[str, Any], rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Copies of weights and moments of some rows."""
+    w, m, v = (t.index_select(0, rows) for t in (param, state["exp_avg"], state["exp_avg_sq"]))
+    return w, m, v
+
+
+def _put(
+    param: Tensor, state: dict[str, Any], rows: Tensor, values: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    for table, value in zip((param, state["exp_avg"], state["exp_avg_sq"]), values, strict=True):
+        table.index_copy_(0, rows, value)
+    state["last"].index_fill_(0, rows, state["step"])
