@@ -18,8 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rmixer.train.replay import ReplayTable
 from rmixer.train.touched import TouchedRows
 
-#: Rows that are flushed at once: what bounds the memory of it.
-_FLUSHED_ROWS = 1 << 14
+#: Rows that are looked at at once in a flush, and that catch up at once: it bounds the memory of
+#: it, and the tensors of 2048 rows of 16 stay in a core's cache.
+_FLUSHED_ROWS, _ROWS_AT_ONCE = 1 << 16, 1 << 11
 
 
 class LazyAdam(TouchedRows):
@@ -64,7 +65,10 @@ class LazyAdam(TouchedRows):
             if not len(late):
                 return
             rows, last_R = rows[late], last_R[late]
-        _put(param, state, rows, self._caught_up(param, state, rows, last_R))
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            values = self._caught_up(param, state, rows[some], last_R[some])
+            _put(param, state, rows[some], values)
 
     def owes(self) -> bool:
         """Whether there was a step since the newest flush."""
