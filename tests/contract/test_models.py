@@ -34,9 +34,16 @@ INFO = DataInfo(
 )
 SMALL = {
     "dlrm": {"embedding_dim": 4, "bottom_mlp": [8, 4], "top_mlp": [8]},
+    "dcn": {"embedding_dim": 4, "cross_layers": 2, "mlp": [8]},
+    "dcn_v2": {"embedding_dim": 4, "cross_layers": 2, "mlp": [8]},
     "deepfm": {"embedding_dim": 4, "mlp": [8, 8]},
+    "difm": {"embedding_dim": 4, "mlp": [8], "heads": 2, "head_dim": 3},
     "din": {"embedding_dim": 4, "attention_mlp": [8], "mlp": [8]},
+    "flen": {"embedding_dim": 4, "mlp": [8], "groups": [["item", "cate"], ["tags"]]},
+    "widedeep": {"embedding_dim": 4, "mlp": [8], "crosses": [["item", "day"]], "cross_buckets": 30},
 }
+#: Parameters that name columns.
+NAMING = ("crosses", "groups")
 every_model = pytest.mark.parametrize("name", sorted(MODELS))
 
 
@@ -186,7 +193,8 @@ def test_it_builds_without_dense_columns(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"din"}))
 def test_it_builds_from_table_sizes_alone(name: str) -> None:
     info = DataInfo.from_sizes([10, 20, 30], dense=4)
-    module = build(name, SMALL[name], info)
+    small = {key: value for key, value in SMALL[name].items() if key not in NAMING}
+    module = build(name, small, info)
     some = Batch(
         dense_BN=torch.zeros(3, 4),
         sparse_BF=torch.ones(3, 3, dtype=torch.int32),

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 #: Name of a model -> ``module:Class`` (see `rmixer.models.model.Model`).
 MODELS: dict[str, str] = {
+    "dcn": "rmixer.models.dcn:DCN",
+    "dcn_v2": "rmixer.models.dcn_v2:DCNv2",
     "deepfm": "rmixer.models.deepfm:DeepFM",
+    "difm": "rmixer.models.difm:DIFM",
     "din": "rmixer.models.din:DIN",
     "dlrm": "rmixer.models.dlrm:DLRM",
+    "flen": "rmixer.models.flen:FLEN",
+    "widedeep": "rmixer.models.widedeep:WideDeep",
 }

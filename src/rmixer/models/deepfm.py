@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rmixer.data.batch import Batch
 from rmixer.data.info import DataInfo
 from rmixer.models.field_params import DeepFMParams
-from rmixer.models.layers import MLP, FusedEmbedding, mean_by_row
+from rmixer.models.layers import MLP, FusedEmbedding, small_normal
 from rmixer.models.params import parse
 
 
@@ -30,7 +30,7 @@ class DeepFM(nn.Module):
     def __init__(self, params: DeepFMParams, info: DataInfo) -> None:
         super().__init__()
         dim, dense = params.embedding_dim, len(info.dense)
-        self.embedding = FusedEmbedding(info, dim + 1, _init_table)
+        self.embedding = FusedEmbedding(info, dim + 1, small_normal)
         self.dense = nn.Parameter(torch.empty(dense, dim + 1).normal_(std=0.01)) if dense else None
         self.bias = nn.Parameter(torch.zeros(1))
         width = (len(info.fields) + len(info.sequences) + dense) * dim
@@ -43,13 +43,9 @@ class DeepFM(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Log-odds ``[B]``."""
-        rows_BFE, sequences = self.embedding(batch)
-        vectors = [rows_BFE]
-        for name, values_LE in sequences.items():
-            vectors.append(mean_by_row(values_LE, batch.sequences[name]).unsqueeze(1))
+        all_BFE = self.embedding.vectors(batch)
         if self.dense is not None:
-            vectors.append(batch.dense_BN.unsqueeze(2) * self.dense)
-        all_BFE = vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)
+            all_BFE = torch.cat([all_BFE, batch.dense_BN.unsqueeze(2) * self.dense], 1)
         first_B = all_BFE[..., -1].sum(1)
         v_BFD = all_BFE[..., :-1]
         deep_B1: Tensor = self.mlp(v_BFD.flatten(1))
@@ -60,7 +56,3 @@ def pairwise(v_BFD: Tensor) -> Tensor:
     """The sum of the dot products of all pairs of vectors (equation 2), in linear time, ``[B]``."""
     total_BD = v_BFD.sum(1)
     return 0.5 * (total_BD.square().sum(1) - v_BFD.square().sum((1, 2)))
-
-
-def _init_table(table: Tensor) -> None:
-    table.normal_(std=0.01)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rmixer.data.batch import Batch
 from rmixer.data.info import DataInfo
 from rmixer.models.field_params import DLRMParams
-from rmixer.models.layers import MLP, FusedEmbedding, mean_by_row
+from rmixer.models.layers import MLP, FusedEmbedding
 from rmixer.models.params import parse
 
 
@@ -43,14 +43,11 @@ class DLRM(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Log-odds ``[B]``."""
-        fields_BFD, sequences = self.embedding(batch)
-        vectors = [fields_BFD]
-        for name, values_LD in sequences.items():
-            vectors.append(mean_by_row(values_LD, batch.sequences[name]).unsqueeze(1))
+        vectors_BVD = self.embedding.vectors(batch)
         if self.bottom is None:
-            return self._head(self.interaction(torch.cat(vectors, 1)))
+            return self._head(self.interaction(vectors_BVD))
         dense_BD = self.bottom(batch.dense_BN)
-        pairs_BP = self.interaction(torch.cat([dense_BD.unsqueeze(1), *vectors], 1))
+        pairs_BP = self.interaction(torch.cat([dense_BD.unsqueeze(1), vectors_BVD], 1))
         return self._head(torch.cat([dense_BD, pairs_BP], 1))
 
     def _head(self, x_BW: Tensor) -> Tensor:

@@ -80,6 +80,18 @@ def choice(default: str, known: Sequence[str], what: str) -> Any:
     return field(default=default, metadata={_KEY: fault})
 
 
+def name_groups(default: tuple[tuple[str, ...], ...] | None, example: str) -> Any:
+    """A list of lists of column names; None may be said where it is the default."""
+
+    def fault(value: Any) -> str | None:
+        if value is None and default is None:
+            return None
+        right = isinstance(value, list | tuple) and all(_is_names(one) for one in value)
+        return None if right else f"{value!r} is no list of lists of names, for example {example}"
+
+    return field(default=default, metadata={_KEY: fault})
+
+
 def flag(*, default: bool) -> Any:
     """True or false."""
 
@@ -128,6 +140,11 @@ def faults(kind: type[ModelParams], model: str, params: Mapping[str, Any]) -> li
 
 def _is_size(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _LARGEST
+
+
+def _is_names(value: Any) -> bool:
+    right = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    return right and bool(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -71,6 +71,15 @@ class FusedEmbedding(nn.Module):
         width = self.weight.shape[1]  # not -1: there may be no field at all
         return found[0].view(*shape, width), dict(zip(self.names, found[1:], strict=True))
 
+    def vectors(self, batch: Batch) -> Tensor:
+        """One embedding per field and list, ``[B, F + S, D]``; of a list the mean."""
+        fields_BFD, sequences = self(batch)
+        if not sequences:
+            found: Tensor = fields_BFD
+            return found
+        means = [mean_by_row(v, batch.sequences[name]) for name, v in sequences.items()]
+        return torch.cat([fields_BFD, *(mean_BD.unsqueeze(1) for mean_BD in means)], 1)
+
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of the parameter, ``[N, D]``, for row numbers ``[N]``."""
         learns = self.sparse and torch.is_grad_enabled()
@@ -236,6 +245,11 @@ def sum_by_row(values_LD: Tensor, lists: Lists) -> Tensor:
 def mean_by_row(values_LD: Tensor, lists: Lists) -> Tensor:
     """The mean over each row's list, ``[B, D]``; 0 for an empty one."""
     return sum_by_row(values_LD, lists) / lists.length_B.clamp(min=1).unsqueeze(1)
+
+
+def small_normal(table: Tensor) -> None:
+    """Fill a table with normal numbers of deviation 0.01."""
+    table.normal_(std=0.01)
 
 
 def _offsets(starts: Sequence[int], tables: Sequence[int]) -> Tensor:

@@ -10,14 +10,27 @@ from typing import Any
 
 from rmixer.errors import UsageError, unknown_name
 from rmixer.models import MODELS
-from rmixer.models.field_params import DeepFMParams, DLRMParams
+from rmixer.models.field_params import (
+    DCNParams,
+    DCNv2Params,
+    DeepFMParams,
+    DIFMParams,
+    DLRMParams,
+    FLENParams,
+    WideDeepParams,
+)
 from rmixer.models.kinds import ModelParams, Problem, faults
 from rmixer.models.sequence_params import DINParams
 
 PARAMS: dict[str, type[ModelParams]] = {
+    "dcn": DCNParams,
+    "dcn_v2": DCNv2Params,
     "deepfm": DeepFMParams,
+    "difm": DIFMParams,
     "din": DINParams,
     "dlrm": DLRMParams,
+    "flen": FLENParams,
+    "widedeep": WideDeepParams,
 }
 
 
@@ -43,8 +56,10 @@ def parse(model: str, params: Mapping[str, Any]) -> ModelParams:
     if problems:
         raise UsageError("; ".join(f"params.{key}: {message}" for key, message in problems))
     plain: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in params.items()
-        if value is not None
+        key: _frozen(value) for key, value in params.items() if value is not None
     }
     return PARAMS[model](**plain)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
