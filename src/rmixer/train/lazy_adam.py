@@ -60,7 +60,10 @@ class LazyAdam(TouchedRows):
         if not state:  # no step yet
             return
         last_R = state["last"].index_select(0, rows)
-        if not isinstance(last_R, FakeTensor):  # which has no values: then all of them
+        if isinstance(last_R, FakeTensor):
+            # It has no values, only memory: that of the first ones is that of any others.
+            rows, last_R = rows[:_ROWS_AT_ONCE], last_R[:_ROWS_AT_ONCE]
+        else:
             late = ((last_R > 0) & (last_R < state["step"])).nonzero()[:, 0]
             if not len(late):
                 return
@@ -91,6 +94,8 @@ class LazyAdam(TouchedRows):
                 for start in range(0, len(param), _FLUSHED_ROWS):
                     stop = min(len(param), start + _FLUSHED_ROWS)
                     self.catch_up(param, torch.arange(start, stop))
+                    if isinstance(param, FakeTensor):
+                        break
         self._behind = False
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -121,8 +126,8 @@ class LazyAdam(TouchedRows):
         """
         table, top = self._table, self._table.reach(newest)
         index_R = step_R.clamp(max=top).long()
-        first = top if isinstance(index_R, FakeTensor) else int(index_R.min())
-        degree = int(table.degrees[first])
+        is_fake = isinstance(index_R, FakeTensor)
+        degree = 2 if is_fake else int(table.degrees[int(index_R.min())])
         coefficients = torch.from_numpy(table.coefficients[:, :degree])[index_R].to(m_RD.dtype)
         scale_R1 = torch.from_numpy(table.scales)[index_R].to(m_RD.dtype).unsqueeze(1)
         s_RD = v_RD.sqrt()
