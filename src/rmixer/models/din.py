@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from rmixer.data.batch import Batch, Lists
 from rmixer.data.info import DataInfo
-from rmixer.errors import UsageError
-from rmixer.models.layers import MLP, FusedEmbedding, activation_of, mean_by_row, sum_by_row
+from rmixer.models.history import History
+from rmixer.models.layers import MLP, FusedEmbedding, activation_of, sum_by_row
 from rmixer.models.params import parse
 from rmixer.models.sequence_params import DINParams
 
@@ -32,19 +32,11 @@ class DIN(nn.Module):
 
     def __init__(self, params: DINParams, info: DataInfo) -> None:
         super().__init__()
-        self.history = tuple(s.name for s in info.sequences if s.shares is not None)
-        self.others = tuple(s.name for s in info.sequences if s.shares is None)
-        if not self.history:
-            raise UsageError(
-                "din needs a behaviour sequence: a `sequence` column with `shares: FIELD`, "
-                "FIELD being the sparse column of the item in question"
-            )
-        names = [field.name for field in info.fields]
-        self.target = [names.index(s.shares) for s in info.sequences if s.shares is not None]
-        dim, width = params.embedding_dim, params.embedding_dim * len(self.history)
+        self.history = History.of("din", info)
+        dim, width = params.embedding_dim, params.embedding_dim * len(self.history.names)
         self.embedding = FusedEmbedding(info, dim, _init_table)
         self.attention = ActivationUnit(width, params.attention_mlp, params.activation)
-        total = width + (len(info.fields) + len(self.others)) * dim + len(info.dense)
+        total = width + (len(info.fields) + len(self.history.others)) * dim + len(info.dense)
         activation = activation_of(params.activation)
         self.mlp = MLP(total, (*params.mlp, 1), activation=activation, last_linear=True)
 
@@ -56,21 +48,12 @@ class DIN(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Log-odds ``[B]``."""
         fields_BFD, sequences = self.embedding(batch)
-        past_LH = torch.cat([sequences[name] for name in self.history], 1)
-        target_BH = fields_BFD[:, self.target].flatten(1)
-        interest_BH = self.attention(past_LH, target_BH, self._past(batch))
-        others = [mean_by_row(sequences[n], batch.sequences[n]) for n in self.others]
-        x_BW = torch.cat([interest_BH, fields_BFD.flatten(1), *others, batch.dense_BN], 1)
+        past_LH, target_BH = self.history.entries(sequences), self.history.target(fields_BFD)
+        interest_BH = self.attention(past_LH, target_BH, self.history.lists(batch))
+        means = self.history.means(sequences, batch)
+        x_BW = torch.cat([interest_BH, fields_BFD.flatten(1), *means, batch.dense_BN], 1)
         logits_B1: Tensor = self.mlp(x_BW)
         return logits_B1.squeeze(1)
-
-    def _past(self, batch: Batch) -> Lists:
-        """The lists of the history, which must be equally long in each row."""
-        first, *rest = (batch.sequences[name] for name in self.history)
-        if any(not torch.equal(first.length_B, other.length_B) for other in rest):
-            names = " and ".join(self.history)
-            raise UsageError(f"din needs lists of equal length in each row: {names} differ")
-        return first
 
 
 class ActivationUnit(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rmixer.data import FORMATS
@@ -37,14 +38,19 @@ def _pairs(columns: Schema) -> str | None:
     return "dlrm needs a dense column, or two that are sparse or sequence, to have a product of two"
 
 
-def _history(columns: Schema) -> str | None:
-    """DIN attends to the past of a field."""
+def _history(model: str, columns: Schema) -> str | None:
+    """The models of a history look at the past of a field."""
     if any(sequence.shares is not None for sequence in columns.sequences):
         return None
     return (
-        "din needs a behaviour sequence: a sequence column that shares the table of a sparse one, "
-        "as in sequence: {hist: {shares: item}}; generated rows have it with like: behaviour"
+        f"{model} needs a behaviour sequence: a sequence column that shares the table of a sparse "
+        "one, as in sequence: {hist: {shares: item}}; generated rows have it with like: behaviour"
     )
 
 
-_NEEDS: Mapping[str, Callable[[Schema], str | None]] = {"din": _history, "dlrm": _pairs}
+#: The models of a user's history.
+HISTORY_MODELS = ("bert4rec", "bst", "dien", "din", "dmr", "dpin")
+_NEEDS: Mapping[str, Callable[[Schema], str | None]] = {
+    "dlrm": _pairs,
+    **{model: partial(_history, model) for model in HISTORY_MODELS},
+}

@@ -92,6 +92,26 @@ def name_groups(default: tuple[tuple[str, ...], ...] | None, example: str) -> An
     return field(default=default, metadata={_KEY: fault})
 
 
+def name(default: str) -> Any:
+    """The name of a column."""
+
+    def fault(value: Any) -> str | None:
+        right = isinstance(value, str) and bool(value)
+        return None if right else f"{value!r} is no column name"
+
+    return field(default=default, metadata={_KEY: fault})
+
+
+def names(default: tuple[str, ...]) -> Any:
+    """A list of column names, which may be empty."""
+
+    def fault(value: Any) -> str | None:
+        right = value in ([], ()) or _is_names(value)
+        return None if right else f"{value!r} is no list of column names"
+
+    return field(default=default, metadata={_KEY: fault})
+
+
 def flag(*, default: bool) -> Any:
     """True or false."""
 

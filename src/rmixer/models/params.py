@@ -20,15 +20,27 @@ from rmixer.models.field_params import (
     WideDeepParams,
 )
 from rmixer.models.kinds import ModelParams, Problem, faults
-from rmixer.models.sequence_params import DINParams
+from rmixer.models.sequence_params import (
+    BERT4RecParams,
+    BSTParams,
+    DIENParams,
+    DINParams,
+    DMRParams,
+    DPINParams,
+)
 
 PARAMS: dict[str, type[ModelParams]] = {
+    "bert4rec": BERT4RecParams,
+    "bst": BSTParams,
     "dcn": DCNParams,
     "dcn_v2": DCNv2Params,
     "deepfm": DeepFMParams,
+    "dien": DIENParams,
     "difm": DIFMParams,
     "din": DINParams,
     "dlrm": DLRMParams,
+    "dmr": DMRParams,
+    "dpin": DPINParams,
     "flen": FLENParams,
     "widedeep": WideDeepParams,
 }

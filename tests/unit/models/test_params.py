@@ -11,7 +11,7 @@ from rmixer.models.sequence_params import DINParams
 @pytest.mark.parametrize(
     ("model", "given", "key", "part"),
     [
-        ("dlmr", {}, "", "did you mean 'dlrm'?"),
+        ("dlrn", {}, "", "did you mean 'dlrm'?"),
         ("dlrm", {"botom_mlp": [4]}, "botom_mlp", "did you mean 'bottom_mlp'?"),
         ("dlrm", {"bottom_mlp": [64, 8]}, "bottom_mlp", "must end with embedding_dim, which is 16: [64, 16]"),
         ("dlrm", {"embedding_dim": 0}, "embedding_dim", "from 1 on"),
