@@ -20,10 +20,10 @@ def example(name: str, folder: Path) -> dict:
     """Data of that format, 700 rows."""
     if name == "generated":
         return {"format": name, "like": "criteo", **SIZES, "transform": TRANSFORM}
-    like = {"criteo": "criteo", "csv": "behaviour"}[name]
+    like = {"csv": "behaviour"}.get(name, name)
     path = folder / f"{name}.txt"
     generate.write(like, SIZES, path)
-    data = {"format": name, "path": str(path), "transform": TRANSFORM}
+    data = {"format": name, "path": str(path), "transform": TRANSFORM, "valid": {"seed": 1}}
     return {**data, "schema": BEHAVIOUR_FILE_SCHEMA} if name == "csv" else data
 
 

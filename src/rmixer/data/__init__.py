@@ -9,7 +9,12 @@ from __future__ import annotations
 
 #: Name of a format -> ``module:Class`` (see `rmixer.data.format.Format`).
 FORMATS: dict[str, str] = {
+    "alimama": "rmixer.data.alimama:Alimama",
+    "amazon": "rmixer.data.amazon:Amazon",
+    "avazu": "rmixer.data.avazu:Avazu",
+    "beauty": "rmixer.data.beauty:Beauty",
     "criteo": "rmixer.data.criteo:Criteo",
     "csv": "rmixer.data.delimited:Delimited",
     "generated": "rmixer.data.generated:Generated",
+    "kdd2012": "rmixer.data.kdd2012:KDD2012",
 }

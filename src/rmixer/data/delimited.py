@@ -21,6 +21,7 @@ class Delimited:
 
     options: tuple[str, ...] = ("path", "schema")
     default_dense = "standard"
+    table_class: type[Table] = Table
 
     def __init__(self, spec: DataSpec) -> None:
         self.schema = parse_schema(spec.options["schema"])
@@ -46,7 +47,9 @@ class Delimited:
         labelled = self.schema.label in frame.columns
         columns = tuple(frame.columns)
         self._check_columns(columns, Path("frame"), label_needed=False)
-        table = Table(schema=self.schema, columns=columns, delimiter=",", labelled=labelled)
+        table = self.table_class(
+            schema=self.schema, columns=columns, delimiter=",", labelled=labelled
+        )
         try:
             yield table.chunk(frame)
         except NotRightError as error:
@@ -60,7 +63,7 @@ class Delimited:
             columns = tuple(name.strip().strip('"') for name in line.split(delimiter))
             skip_lines = 1
             self._check_columns(columns, path, label_needed=label_needed)
-        return Table(
+        return self.table_class(
             schema=self.schema,
             columns=columns,
             delimiter=delimiter,
@@ -68,9 +71,13 @@ class Delimited:
             labelled=self.schema.label in columns,
         )
 
+    def _needed(self) -> tuple[str, ...]:
+        """The columns that must be there."""
+        return self.schema.used
+
     def _check_columns(self, columns: tuple[str, ...], path: Path, *, label_needed: bool) -> None:
-        needed = self.schema.used if label_needed else self.schema.used[1:]
-        for name in needed:
+        needed = self._needed()
+        for name in needed if label_needed else [n for n in needed if n != self.schema.label]:
             if name not in columns:
                 raise DataError(unknown_name("column", name, columns), path=path, line=1)
         if len(set(columns)) != len(columns):

@@ -1,4 +1,7 @@
-"""``python -m rmixer.data.generate criteo|behaviour --rows N --out FILE[.gz]``: text of that shape.
+"""``python -m rmixer.data.generate NAME --rows N --out FILE[.gz]``: text of that shape.
+
+NAME is criteo, behaviour, or a published data set that the format of that name reads: alimama,
+amazon, avazu, beauty, kdd2012.
 
 The rows are those of the format ``generated`` with the same options. They are streamed: a file of
 any size needs the memory of one chunk.
@@ -23,13 +26,16 @@ from pathlib import Path
 from typing import IO, cast
 
 from rmixer.data.generated import DEFAULTS, LIKE, behaviour_rows, criteo_rows
+from rmixer.data.published import PUBLISHED
 
 BEHAVIOUR_HEADER = "hist_items;hist_cates;item;cate;label\n"
 
 
 def text(like: str, sizes: Mapping[str, int]) -> Iterator[str]:
     """The file, some thousand lines at a time."""
-    if like == "criteo":
+    if like in PUBLISHED:
+        yield from PUBLISHED[like].text(sizes)
+    elif like == "criteo":
         yield from _criteo_text(sizes)
     else:
         yield BEHAVIOUR_HEADER

@@ -1,10 +1,12 @@
 """The format ``generated``: synthetic rows straight into the cache, without a text file between.
 
 The columns are equal to those of the file that `rmixer.data.generate` writes with the same options.
+Those of the published forms (`rmixer.data.published`) are read from such a file, by their formats.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,12 @@ from rmixer.data.checks import Problem, check_int
 from rmixer.data.criteo import SCHEMA as CRITEO_SCHEMA
 from rmixer.data.criteo import Criteo
 from rmixer.data.delimited import Delimited
-from rmixer.data.format import Chunk
+from rmixer.data.format import Chunk, Format, load_format
+from rmixer.data.published import PUBLISHED
 from rmixer.data.schema import DataSpec, Schema, SequenceColumn, Transform, Valid
 from rmixer.errors import unknown_name
 
-LIKE = ("criteo", "behaviour")
+LIKE = ("criteo", "behaviour", *PUBLISHED)
 DEFAULTS = {
     "rows": 0,
     "seed": 0,
@@ -48,6 +51,8 @@ BEHAVIOUR_SCHEMA = Schema(
     ),
 )
 
+_SCHEMAS = {"criteo": CRITEO_SCHEMA, "behaviour": BEHAVIOUR_SCHEMA}
+
 
 class Generated:
     """The format ``generated``: ``{format: generated, like: criteo, rows: 1000000, seed: 0}``."""
@@ -58,7 +63,7 @@ class Generated:
     def __init__(self, spec: DataSpec) -> None:
         self.like: str = spec.options["like"]
         self.sizes: dict[str, int] = {**DEFAULTS, **_numbers(spec.options)}
-        self.schema = CRITEO_SCHEMA if self.like == "criteo" else BEHAVIOUR_SCHEMA
+        self.schema: Schema = _SCHEMAS.get(self.like) or self._published().schema
         self.sources: tuple[Path, ...] = ()
 
     @staticmethod
@@ -79,7 +84,9 @@ class Generated:
 
     def chunks(self) -> Iterator[Chunk]:
         """All rows."""
-        if self.like == "criteo":
+        if self.like in PUBLISHED:
+            yield from self._written()
+        elif self.like == "criteo":
             for rows in criteo_rows(self.sizes):
                 yield _criteo_chunk(rows)
         else:
@@ -89,12 +96,29 @@ class Generated:
     def chunks_of(self, source: Any) -> Iterator[Chunk]:
         """The rows of a file of this shape, or of a frame."""
         common: dict[str, Any] = {"transform": Transform(), "valid": Valid()}
-        if self.like == "criteo":
+        if self.like in PUBLISHED:
+            yield from self._published().chunks_of(source)
+        elif self.like == "criteo":
             yield from Criteo(DataSpec(format="criteo", **common)).chunks_of(source)
         else:
             options = {"schema": BEHAVIOUR_FILE_SCHEMA}
             spec = DataSpec(format="csv", options=options, **common)
             yield from Delimited(spec).chunks_of(source)
+
+    def _published(self, path: Path | None = None) -> Format:
+        """The format that reads what `rmixer.data.published` writes."""
+        options = {} if path is None else {"path": str(path)}
+        common: dict[str, Any] = {"transform": Transform(), "valid": Valid()}
+        spec = DataSpec(format=self.like, options=options, **common)
+        return load_format(self.like)(spec)
+
+    def _written(self) -> Iterator[Chunk]:
+        """The rows as the format reads them from the text, which is kept while it is read."""
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="ascii") as file:
+            for piece in PUBLISHED[self.like].text(self.sizes):
+                file.write(piece)
+            file.flush()
+            yield from self._published(Path(file.name)).chunks()
 
 
 def criteo_rows(sizes: Mapping[str, int]) -> Iterator[synthetic.CriteoRows]:

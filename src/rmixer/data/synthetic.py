@@ -88,7 +88,7 @@ def criteo(rows: int, seed: int, max_table_rows: int) -> Iterator[CriteoRows]:
     products of latent numbers of pairs of ids, which a linear model cannot see.
     """
     sizes = np.minimum(CRITEO_TABLE_ROWS, max_table_rows)
-    for index, size in _chunks(rows):
+    for index, size in chunk_sizes(rows):
         generator = np.random.default_rng([seed, 1, index])
         yield _criteo_chunk(generator, size, sizes)
 
@@ -117,7 +117,7 @@ def behaviour(
     rows: int, seed: int, *, items: int, categories: int, history: int
 ) -> Iterator[BehaviourRows]:
     """Behaviour rows: the label depends on how much of the history is of the item's category."""
-    for index, size in _chunks(rows):
+    for index, size in chunk_sizes(rows):
         generator = np.random.default_rng([seed, 2, index])
         yield _behaviour_chunk(generator, size, items, categories, history)
 
@@ -169,6 +169,7 @@ def normal_hash(keys: NDArray[np.uint64], salt: int) -> NDArray[np.float64]:
     return np.asarray((total / 65536.0 - 2.0) * np.sqrt(3.0))
 
 
-def _chunks(rows: int) -> Iterator[tuple[int, int]]:
+def chunk_sizes(rows: int) -> Iterator[tuple[int, int]]:
+    """The number of each chunk, from 0, and how many of so many rows it has."""
     for index, start in enumerate(range(0, rows, CHUNK_ROWS)):
         yield index, min(CHUNK_ROWS, rows - start)

@@ -194,10 +194,10 @@ class Table:
             raise DataError(found, path=path, line=line)
         values = dict(zip(self.columns, row, strict=True))
         for name, value in values.items():
-            if message := self._fault(name, value):
+            if message := self.fault(name, value):
                 raise DataError(f"{value!r} {message}", path=path, line=line, column=name)
 
-    def _fault(self, name: str, value: str) -> str | None:
+    def fault(self, name: str, value: str) -> str | None:
         """What is not right about a value, or None."""
         schema = self.schema
         empty = value == "" or value in schema.missing

@@ -62,6 +62,7 @@ class Result:
 
     Attributes:
         train_loss: mean over the steps of the last epoch.
+        first_loss: mean over the first steps, at most `LOSS_STEPS`.
         auc, logloss: on the held-out part; NaN where there is none.
         epochs: passes over the training part, whole or not.
     """
@@ -71,6 +72,7 @@ class Result:
     epochs: int
     train_seconds: float
     train_loss: float
+    first_loss: float = math.nan
     auc: float = math.nan
     logloss: float = math.nan
 
@@ -127,6 +129,7 @@ class _Run:
         self.seconds = [0.0, 0.0, 0.0, 0.0]  # input, forward, backward, optimizer
         self.unread: list[Tensor] = []
         self.loss, self.loss_sum, self.loss_count = math.nan, 0.0, 0
+        self.first_loss = math.nan
         self.published = self.printed = 0.0
 
     def run(self) -> Result:
@@ -148,6 +151,7 @@ class _Run:
             epochs=self.epoch,
             train_seconds=seconds,
             train_loss=self.loss_sum / max(1, self.loss_count),
+            first_loss=self.first_loss,
             **measured,
         )
 
@@ -195,6 +199,8 @@ class _Run:
             self.loss = value
             self.loss_sum += value
             self.loss_count += 1
+        if values and first == 0:
+            self.first_loss = sum(values) / len(values)
 
     def _evaluate(self) -> dict[str, float]:
         rows = self.dataset.valid_rows

@@ -158,6 +158,7 @@ def _document(result: Result, dataset: Dataset, *, parameters: int, size: int) -
             "auc": _finite(result.auc),
             "logloss": _finite(result.logloss),
             "train_loss": _finite(result.train_loss),
+            "first_train_loss": _finite(result.first_loss),
         },
         "data": {
             "rows": info.rows,
