@@ -1,10 +1,14 @@
 """Amazon's Beauty reviews as BERT4Rec has them: who reviewed what, in the order of time.
 
-A line is a user and an item, both whole numbers from 1, a user's lines one after the other. Of
-every user the last item is the one in question, with label 1, and the others are the past; beside
-it stands a row with the same past and an item drawn uniformly (by a hash of the user, so it is
-always the same), with label 0: the leave-one-out practice of the field with one sampled negative
-(He et al., Neural Collaborative Filtering, WWW 2017, section 4.1).
+Two forms, told apart by their first line:
+
+* a user and an item a line, whole numbers from 1 with a space between them, a user's lines one
+  after the other: the published file (Sun et al., BERT4Rec, CIKM 2019);
+* six fields between semicolons, the last ones lists between commas: ``1; items; 1 for each item;
+  positions; masked positions; what was masked there``: the sample of PaddleRec
+  (models/rank/bert4rec). A line is a user; what was masked is put back, padding is dropped.
+
+They become rows by `rmixer.data.leave_one_out`. The interactions are held in memory, 40 bytes each.
 """
 
 from __future__ import annotations
@@ -15,106 +19,110 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmixer.data.checks import Problem, check_path
+from rmixer.data import leave_one_out
+from rmixer.data.checks import Problem, check_int, check_path
 from rmixer.data.delimited import Delimited
 from rmixer.data.format import Chunk
+from rmixer.data.leave_one_out import Interactions
 from rmixer.data.schema import DataSpec, Schema, SequenceColumn
-from rmixer.data.split import mix
-from rmixer.data.text import blocks
+from rmixer.data.text import blocks, first_line
 from rmixer.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = Schema(
-    label="label",
-    sparse=("item",),
-    sequences=(SequenceColumn(name="hist_items", shares="item"),),
-)
-_USERS_AT_ONCE = 1 << 14
-_FRAME_SCHEMA = {
-    "label": "label",
-    "sparse": ["item"],
-    "sequence": {"hist_items": {"shares": "item"}},
-}
+_MASKED_FIELDS = 6
 
 
 class Beauty:
     """The format ``beauty``."""
 
-    options: tuple[str, ...] = ("path",)
+    options: tuple[str, ...] = ("path", "max_length", "negatives")
     default_dense = "none"
-    SCHEMA = SCHEMA
 
     def __init__(self, spec: DataSpec) -> None:
-        self.spec, self.schema = spec, SCHEMA
+        self.spec = spec
+        self.negatives: int = spec.options.get("negatives", 1)
+        self.max_length: int = spec.options.get("max_length", 50)
+        past = SequenceColumn(name="hist_items", shares="item", max_length=self.max_length)
+        self.schema = Schema(label="label", sparse=("item",), sequences=(past,))
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:
         """The problems of its own keys."""
-        return check_path(data)
+        return [
+            *check_path(data),
+            *check_int(data, "max_length", 1),
+            *check_int(data, "negatives", 1),
+        ]
 
     def chunks(self) -> Iterator[Chunk]:
-        """Two rows per user with at least two items."""
-        (path,) = self.sources
-        pairs = np.concatenate([*_pairs(path)])
-        starts = np.flatnonzero(np.r_[True, pairs[1:, 0] != pairs[:-1, 0]])
-        if len(np.unique(pairs[starts, 0])) != len(starts):
-            raise DataError("the lines of a user are not one after the other", path=path)
-        stops = np.r_[starts[1:], len(pairs)]
-        long = stops - starts > 1
-        if not long.any():
-            raise DataError("no user has two items; there is nothing to predict", path=path)
-        items = np.unique(pairs[:, 1])
-        starts, stops = starts[long], stops[long]
-        for at in range(0, len(starts), _USERS_AT_ONCE):
-            some = slice(at, at + _USERS_AT_ONCE)
-            yield _chunk(pairs, starts[some], stops[some], items)
+        """A row with label 1, and those with label 0, per user with at least two items."""
+        yield from self._chunks(self.sources[0])
 
     def chunks_of(self, source: Any) -> Iterator[Chunk]:
-        """The rows of another file of this form, or of a frame with hist_items and item."""
+        """The rows of another file of these forms, or of a frame with hist_items and item."""
         if isinstance(source, str | Path):
-            spec = DataSpec(
-                format="beauty",
-                transform=self.spec.transform,
-                valid=self.spec.valid,
-                options={"path": str(source)},
-            )
-            yield from Beauty(spec).chunks()
+            yield from self._chunks(Path(source))
             return
+        past = {"hist_items": {"shares": "item", "max_length": self.max_length}}
+        schema = {"label": "label", "sparse": ["item"], "sequence": past}
         spec = DataSpec(
             format="csv",
             transform=self.spec.transform,
             valid=self.spec.valid,
-            options={"schema": _FRAME_SCHEMA},
+            options={"schema": schema},
         )
         yield from Delimited(spec).chunks_of(source)
 
+    def _chunks(self, path: Path) -> Iterator[Chunk]:
+        import polars as pl  # noqa: PLC0415 - not needed where the cache is built
 
-def _pairs(path: Path) -> Iterator[NDArray[np.int64]]:
-    """Users and items of some lines at a time, ``[N, 2]``."""
-    empty = True
-    for block, line in blocks(path):
-        empty = False
-        words = block.split()
-        rows = block.count(b"\n")
+        user_N, item_N = _masked(path) if ";" in first_line(path) else _pairs(path)
+        items, code_N = np.unique(item_N, return_inverse=True)
+        taken = Interactions(user_N=user_N, item_N=code_N.astype(np.int64), items=len(items))
+        options = {"negatives": self.negatives, "max_length": self.max_length}
         try:
-            found = np.array(words, np.int64).reshape(rows, 2)
-        except ValueError:
+            for rows in leave_one_out.rows(taken, **options):
+                yield Chunk(
+                    label_B=rows.label_B,
+                    dense_BN=np.empty((len(rows.label_B), 0)),
+                    sparse=(pl.Series(items[rows.item_B]),),
+                    sequences=((pl.Series(item_N[rows.past_L]), rows.length_B),),
+                )
+        except ValueError as error:
+            raise DataError(str(error), path=path) from error
+
+
+def _pairs(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Users and items, line by line."""
+    found = [np.empty((0, 2), np.int64)]
+    for block, line in blocks(path):
+        try:
+            pairs = np.array(block.split(), np.int64).reshape(-1, 2)
+        except (ValueError, OverflowError):
             raise _fault(block, path, line) from None
-        if (found < 1).any():
+        if len(pairs) != block.count(b"\n") or (pairs < 1).any():
             raise _fault(block, path, line)
-        yield found
-    if empty:
-        raise DataError("the file is empty; at least one row is needed", path=path)
+        found.append(pairs)
+    pairs = np.concatenate(found)
+    user_N, item_N = np.ascontiguousarray(pairs.T)
+    starts = np.flatnonzero(np.r_[True, user_N[1:] != user_N[:-1]])
+    order = np.argsort(user_N[starts], kind="stable")
+    again = order[1:][np.diff(user_N[starts][order]) == 0]
+    if len(again):
+        at = int(starts[again.min()])
+        message = f"the lines of user {user_N[at]} are not one after the other"
+        raise DataError(message, path=path, line=at + 1)
+    return user_N, item_N
 
 
 def _fault(block: bytes, path: Path, first: int) -> DataError:
     for number, text in enumerate(block.split(b"\n"), start=first):
         words = text.split()
-        if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):  # noqa: PLR2004
+        if len(words) != 2 or not all(_is_id(word) for word in words):  # noqa: PLR2004
             shown = text.decode(errors="replace")[:60]
             return DataError(
                 f"{shown!r} is no user and item; two whole numbers from 1 are needed",
@@ -124,26 +132,42 @@ def _fault(block: bytes, path: Path, first: int) -> DataError:
     return DataError("cannot be parsed", path=path, line=first)
 
 
-def _chunk(
-    pairs: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    items: NDArray[np.int64],
-) -> Chunk:
-    import polars as pl  # noqa: PLC0415 - not needed where the cache is built
+def _is_id(word: bytes) -> bool:
+    return word.isdigit() and 0 < int(word) < 1 << 63
 
-    longest = SCHEMA.sequences[0].max_length
-    begins, ends = np.maximum(starts, stops - 1 - longest), stops - 1
-    lengths = np.repeat(ends - begins, 2)
-    index = np.repeat(np.repeat(begins, 2) - (np.cumsum(lengths) - lengths), lengths)
-    history = pairs[index + np.arange(len(index)), 1]
-    right = pairs[ends, 1]
-    drawn = mix(pairs[ends, 0].astype(np.uint64)) % np.uint64(max(1, len(items) - 1))
-    at = np.searchsorted(items, right)
-    wrong = items[(at + 1 + drawn.astype(np.int64)) % len(items)]  # any other item
-    return Chunk(
-        label_B=np.tile(np.array([1, 0], np.uint8), len(ends)),
-        dense_BN=np.empty((2 * len(ends), 0)),
-        sparse=(pl.Series(np.stack([right, wrong], 1).ravel()),),
-        sequences=((pl.Series(history), lengths),),
-    )
+
+def _masked(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Users, numbered by their lines, and items, as they were before some were masked."""
+    users: list[int] = []
+    items: list[int] = []
+    for block, first in blocks(path):
+        for number, text in enumerate(block.decode("ascii", "replace").splitlines(), start=first):
+            try:
+                walk = _unmasked(text)
+            except ValueError as error:
+                raise DataError(str(error), path=path, line=number) from error
+            users += [number] * len(walk)
+            items += walk
+    return np.array(users, np.int64), np.array(items, np.int64)
+
+
+def _unmasked(text: str) -> list[int]:
+    fields = text.split(";")
+    if len(fields) != _MASKED_FIELDS:
+        raise ValueError(f"{len(fields)} fields; {_MASKED_FIELDS} are needed, ';' between them")
+    lists = []
+    for field in fields:
+        words = field.replace(",", " ").split()
+        for word in words:
+            if not word.isdigit():
+                raise ValueError(f"{word!r} is no whole number")
+        lists.append([int(word) for word in words])
+    _, walk, there, _, places, hidden = lists
+    if len(walk) != len(there) or len(places) != len(hidden):
+        counts = f"{len(walk)}, {len(there)}, {len(places)} and {len(hidden)}"
+        raise ValueError(f"lists 2 and 3, and 5 and 6, must be equally long; they have {counts}")
+    for place, item in zip(places, hidden, strict=True):
+        if place >= len(walk):
+            raise ValueError(f"position {place} is behind the last item, {len(walk) - 1}")
+        walk[place] = item
+    return [item for item, one in zip(walk, there, strict=True) if one]

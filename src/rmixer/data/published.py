@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from rmixer.data import synthetic
+from rmixer.data import leave_one_out, synthetic
 from rmixer.data.alimama import LENGTH
 from rmixer.data.avazu import COLUMNS as AVAZU_COLUMNS
 from rmixer.data.split import mix
@@ -218,20 +218,20 @@ class Beauty:
 
     @staticmethod
     def probabilities(sizes: Mapping[str, int]) -> Iterator[Floats]:
-        """See `Published`: of being the next item and not one that was drawn from all."""
+        """See `Published`: of being the next item and not one that was drawn."""
         walks = [walk for _, some in Beauty._users(sizes) for walk in some]
-        seen = np.unique(np.concatenate(walks))
+        user_N = np.repeat(np.arange(1, len(walks) + 1), [len(walk) for walk in walks])
+        item_N = np.concatenate(walks)
+        items, code_N = np.unique(item_N, return_inverse=True)
+        taken = leave_one_out.Interactions(user_N=user_N, item_N=code_N, items=len(items))
         groups = sizes["categories"]
-        found = []
-        for user, walk in enumerate(walks, start=1):
-            right = walk[-1]
-            drawn = mix(np.array([user], np.uint64))[0] % np.uint64(max(1, len(seen) - 1))
-            wrong = seen[(np.searchsorted(seen, right) + 1 + int(drawn)) % len(seen)]
-            for item in (right, wrong):
-                goes = (item - 1) % groups == walk[-2] % groups
-                chance = Beauty.NEXT * groups * goes + (1 - Beauty.NEXT)
-                found.append(chance / (chance + 1.0))
-        yield np.array(found)
+        for rows in leave_one_out.rows(taken, max_length=len(item_N)):
+            before = item_N[rows.past_L[np.cumsum(rows.length_B) - 1]]
+            goes = (items[rows.item_B] - 1) % groups == before % groups
+            chance = Beauty.NEXT * groups * goes + (1 - Beauty.NEXT)
+            owner = np.repeat(np.arange(len(rows.item_B)), rows.length_B)
+            again = np.bincount(owner, code_N[rows.past_L] == rows.item_B[owner], len(rows.item_B))
+            yield np.where(again > 0, 1.0, chance / (chance + 1.0))  # one's own is never drawn
 
     @staticmethod
     def _users(sizes: Mapping[str, int]) -> Iterator[tuple[int, list[Integers]]]:
