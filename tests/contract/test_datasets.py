@@ -20,11 +20,36 @@ def example(name: str, folder: Path) -> dict:
     """Data of that format, 700 rows."""
     if name == "generated":
         return {"format": name, "like": "criteo", **SIZES, "transform": TRANSFORM}
+    if name == "recbole":
+        return {**atomic_files(folder / "some"), "transform": TRANSFORM}
     like = {"csv": "behaviour"}.get(name, name)
     path = folder / f"{name}.txt"
     generate.write(like, SIZES, path)
     data = {"format": name, "path": str(path), "transform": TRANSFORM, "valid": {"seed": 1}}
     return {**data, "schema": BEHAVIOUR_FILE_SCHEMA} if name == "csv" else data
+
+
+def atomic_files(place: Path) -> dict:
+    """Interactions, users and items in RecBole's form."""
+    generator = np.random.default_rng(0)
+    place.mkdir(exist_ok=True)
+    rows = [
+        f"{user}\t{item}\t{rating}\t{time}\n"
+        for user, item, rating, time in generator.integers((0, 0, 1, 0), (40, 90, 6, 999), (700, 4))
+    ]
+    head = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    (place / "some.inter").write_text(head + "".join(rows))
+    users = "".join(f"{user}\t{'fm'[user % 2]}\n" for user in range(30))
+    (place / "some.user").write_text("user_id:token\tgender:token\n" + users)
+    items = "".join(f"{item}\tk{item % 7} k{item % 5}\n" for item in range(90))
+    (place / "some.item").write_text("item_id:token\tclass:token_seq\n" + items)
+    schema_ = {
+        "label": "rating",
+        "sparse": ["user_id", "item_id", "gender"],
+        "dense": ["timestamp"],
+        "sequence": {"class": {}},
+    }
+    return {"format": "recbole", "path": str(place), "threshold": 4, "schema": schema_}
 
 
 @pytest.fixture

@@ -17,4 +17,5 @@ FORMATS: dict[str, str] = {
     "csv": "rmixer.data.delimited:Delimited",
     "generated": "rmixer.data.generated:Generated",
     "kdd2012": "rmixer.data.kdd2012:KDD2012",
+    "recbole": "rmixer.data.recbole:RecBole",
 }
