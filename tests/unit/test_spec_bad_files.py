@@ -52,7 +52,7 @@ BAD = [
     ("both kinds", f"jobs:\n  - name: a\n    model: dlrm\n    command: 'true'\n    {DATA}\n", [":4:", "not both"]),
     ("model key on a command", "jobs:\n  - name: a\n    command: 'true'\n    batch_size: 4\n", [":4:", "jobs[0].batch_size", "this one has `command`"]),
     ("duplicate names", "jobs:\n  - {name: a, command: 'true'}\n  - {name: a, command: 'false'}\n", [":3:", "'a' is already used in line 2"]),
-    ("unknown model", f"jobs:\n  - name: a\n    model: dlmr\n    {DATA}\n", [":3:", "jobs[0].model", "unknown model 'dlmr'; did you mean 'dlrm'", "deepfm, din, dlrm"]),
+    ("unknown model", f"jobs:\n  - name: a\n    model: drlm\n    {DATA}\n", [":3:", "jobs[0].model", "unknown model 'drlm'; did you mean 'dlrm'", "din, dlrm, dmr"]),
     ("unknown parameter", f"jobs:\n  - name: a\n    model: dlrm\n    {DATA}\n    params:\n      embeding_dim: 4\n", [":6:", "jobs[0].params.embeding_dim", "4", "did you mean 'embedding_dim'"]),
     ("unknown optimizer", f"jobs:\n  - name: a\n    model: dlrm\n    {DATA}\n    optimizer: adamm\n", [":5:", "unknown optimizer 'adamm'; did you mean 'adam'"]),
     ("optimizer's name is a list", f"jobs:\n  - name: a\n    model: dlrm\n    {DATA}\n    optimizer: {{name: [x]}}\n", [":5:", "jobs[0].optimizer.name", "not a name"]),

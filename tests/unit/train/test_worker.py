@@ -147,7 +147,7 @@ def test_without_a_held_out_part_there_is_no_auc(job: JobWriter) -> None:
 @pytest.mark.parametrize(
     ("changed", "code", "message"),
     [
-        ({"model": "dlmr"}, 65, "model: unknown model 'dlmr'; did you mean 'dlrm'?"),
+        ({"model": "drlm"}, 65, "model: unknown model 'drlm'; did you mean 'dlrm'?"),
         ({"model": "no.module:M"}, 65, "cannot be loaded"),
         ({"params": {"embeding_dim": 4}}, 65, "params.embeding_dim: dlrm has no such"),
         ({"optimizer": {"name": "adma"}}, 65, "optimizer.name: unknown optimizer 'adma'"),
