@@ -31,6 +31,8 @@ from rmixer.estimate.host import train_once
 from rmixer.estimate.quantiles import MISS, upper_factor
 from rmixer.execute.environment import thread_settings
 from rmixer.model import JobSpec
+from rmixer.models import MODELS
+from rmixer.models.features import HISTORY_MODELS
 from rmixer.monitor import sample_tree
 from rmixer.resources import MIB
 from rmixer.spec import jobs_from_dicts
@@ -81,9 +83,32 @@ def configurations() -> Iterator[Configuration]:
             }
             name = f"{model} {optimizer} batch {BATCH_SIZES[b]} tables {table}"
             yield Configuration(model, name, keys)
+    yield from _other_models()
     for words in SCRIPTS:
         keys = {"command": [sys.executable, *words], "threads": 1}
         yield Configuration("scripts", " ".join(words), keys)
+
+
+def _other_models() -> Iterator[Configuration]:
+    """Twice each of the models that are not looked at more closely."""
+    for model in sorted(set(MODELS) - {"dlrm", "deepfm", "din"}):
+        history = model in HISTORY_MODELS
+        like = {"dpin": "kdd2012"}.get(model, "behaviour" if history else "criteo")
+        for optimizer, batch_size, (rows, table) in (
+            ("adam", 512, SIZES[0]),
+            ("rowwise_adagrad", 2048, SIZES[1]),
+        ):
+            size = {"items": table} if history else {"max_table_rows": table}
+            keys = {
+                "model": model,
+                "optimizer": {"name": optimizer, "lr": 0.001},
+                "batch_size": batch_size,
+                "steps": STEPS,
+                "threads": 1,
+                "data": {"format": "generated", "like": like, "rows": rows, "seed": 1, **size},
+            }
+            name = f"{model} {optimizer} batch {batch_size} tables {table}"
+            yield Configuration(model, name, keys)
 
 
 def main() -> None:

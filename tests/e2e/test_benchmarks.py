@@ -44,3 +44,17 @@ def test_estimate_compares_with_real_runs() -> None:
     assert len(lines) == 4
     assert all(" trace " in line and "%" in line for line in lines[:3])
     assert lines[-1].startswith("3 configurations")
+
+
+@pytest.mark.e2e
+def test_the_trainer_is_held_against_plain_scripts() -> None:
+    """The small version compares the losses of all cases, and times them once."""
+    command = [sys.executable, "benchmarks/trainer.py", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert [line.split(":")[0] for line in lines[::2]] == [
+        line.split(":")[0] for line in lines[1::2]
+    ]
+    assert all("losses apart by" in line for line in lines[::2])
+    assert all("x of the plain script" in line for line in lines[1::2])
