@@ -19,6 +19,9 @@ from typing import Any, Callable, Dict, List, Optional
 #: Steps that are traced: the peak is reached by the second, a heap may still grow in the third.
 TRACED_STEPS = 3
 PUBLISH_SECONDS = 0.05
+#: Batches are looked at in the first steps, then in one step every so often: a hook that sees every
+#: module costs some microseconds for each of them.
+FIRST_STEPS, LOOK_SECONDS = 8, 2.0
 CANNOT_TRACE = 70  # EX_SOFTWARE
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Where the recorder is; its files are loaded by path, since the interpreter need not have rmixer.
@@ -118,6 +121,9 @@ class Counter:
         self.writer: Any = None
         self.pid = self.stepped = 0  # the processes that have the page and have stepped
         self.failed = False
+        self.hooks: List[Any] = []
+        self.looks = FIRST_STEPS
+        self.looked = 0.0
         self.optimizer: Any = None
         self.depth = self.modules = self.batch = 0
         self.published = 0.0
@@ -128,10 +134,27 @@ class Counter:
         hooks = importlib.import_module(_OPTIMIZERS)
         hooks.register_optimizer_step_pre_hook(self.before)
         hooks.register_optimizer_step_post_hook(self.after)
-        modules = importlib.import_module("torch.nn.modules.module")
-        modules.register_module_forward_pre_hook(self.enter)
-        modules.register_module_forward_hook(self.leave)
+        self.look()
         atexit.register(self.publish)
+
+    def look(self) -> None:
+        """See the batches of the next steps."""
+        modules = importlib.import_module("torch.nn.modules.module")
+        self.hooks = [
+            modules.register_module_forward_pre_hook(self.enter),
+            modules.register_module_forward_hook(self.leave),
+        ]
+
+    def look_away(self, now: float) -> None:
+        """After a step: enough was seen, or it is time to look again."""
+        if self.hooks:
+            self.looks -= 1
+            if self.looks <= 0:
+                for hook in self.hooks:
+                    hook.remove()
+                self.hooks, self.looked, self.looks = [], now, 1
+        elif now - self.looked > LOOK_SECONDS:
+            self.look()
 
     def enter(self, module: Any, inputs: Any) -> None:
         if self.modules == 0 and module.training:
@@ -154,6 +177,7 @@ class Counter:
 
     def step(self) -> None:
         now = time.time()
+        self.look_away(now)
         if self.stepped != os.getpid():
             self.begin()
         if self.writer is None:

@@ -51,6 +51,30 @@ def test_steps_of_the_first_optimizer_are_counted(tmp_path: Path) -> None:
     assert seen["first_step_at"] > 0
 
 
+LOOKS = """
+import torch
+from torch.nn.modules import module
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+for step in range(12):
+    model(torch.randn(16, 4)).sum().backward()
+    optimizer.step()
+    seen.append(bool(module._global_forward_hooks))
+print(seen.index(False), any(seen[8:]))
+"""
+
+
+def test_modules_are_watched_in_the_first_steps_only(tmp_path: Path) -> None:
+    """Then a program's modules are called as without us; its samples go on by the last batch."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, "train.py", script=LOOKS, RMIXER_PROGRESS=str(page))
+    assert done.stdout == "7 False\n", done.stderr
+    seen = read_progress(str(page))
+    assert seen is not None
+    assert seen["samples"] == 12 * 16
+
+
 def test_nothing_happens_unless_it_is_asked_for(tmp_path: Path) -> None:
     """Without the variables torch is not even looked for."""
     script = "import sys; print([f for f in sys.meta_path if 'rmixer' in repr(f)])"
