@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rmixer.data.encode import Encoder, Tables
+from rmixer.data.ready import ReadyCoder, ReadyVocabulary, ready_rows
 from rmixer.data.split import held_out
 from rmixer.data.transforms import SAMPLE_ROWS, DenseTransform
 from rmixer.data.vocabulary import Coder, Vocabulary
@@ -62,7 +63,10 @@ class _Builder:
         self.spec, self.source, self.folder = spec, source, folder
         schema = source.schema
         self.tables = Tables.of(schema)
-        self.coders = [Coder() for _ in self.tables.names]
+        self.ready = ready_rows(schema, spec.transform)
+        self.coders: list[Coder | ReadyCoder] = [
+            ReadyCoder() if name in self.ready else Coder() for name in self.tables.names
+        ]
         self.bins = len(schema.dense) if spec.transform.bins else 0
         self.width = len(schema.sparse) + self.bins
         self.rows = 0
@@ -72,16 +76,25 @@ class _Builder:
         train = self._write_split()
         counts = self._count()
         transform = self.spec.transform
-        pairs = [
-            Vocabulary.build(coder, count, min_count=transform.min_count, max_ids=transform.max_ids)
-            for coder, count in zip(self.coders, counts, strict=True)
-        ]
+        pairs = [self._vocabulary(i, count) for i, count in enumerate(counts)]
         dense = DenseTransform.fit(transform, self._sample(train))
         encoder = Encoder(self.source.schema, tuple(pair[0] for pair in pairs), dense)
         self._finish([pair[1] for pair in pairs], dense)
         encoder.save(self.folder)
         (self.folder / "dense.f8").unlink()
         return encoder.info(self.rows, len(train))
+
+    def _vocabulary(
+        self, table: int, counts: NDArray[np.int64]
+    ) -> tuple[Vocabulary, NDArray[np.int32] | None]:
+        """What a table's ids become, and the local id of each code; None: the code itself."""
+        coder = self.coders[table]
+        if isinstance(coder, ReadyCoder):
+            return ReadyVocabulary(self.ready[self.tables.names[table]]), None
+        transform = self.spec.transform
+        return Vocabulary.build(
+            coder, counts, min_count=transform.min_count, max_ids=transform.max_ids
+        )
 
     def _read(self, on_rows: OnRows) -> None:
         """Pass 1: the source, once, into provisional columns."""
@@ -137,8 +150,12 @@ class _Builder:
             kept = ~held_out(self.spec.valid, start, stop, self.rows)
             block = np.asarray(sparse[start:stop])[kept]
             for i in range(len(self.source.schema.sparse)):
+                if isinstance(self.coders[i], ReadyCoder):
+                    continue
                 counts[i] += np.bincount(block[:, i], minlength=len(counts[i]))
             for k, table in enumerate(self.tables.sequences):
+                if isinstance(self.coders[table], ReadyCoder):
+                    continue
                 codes = self._train_sequence(k, start, stop, kept)
                 counts[table] += np.bincount(codes, minlength=len(counts[table]))
         return counts
@@ -160,7 +177,7 @@ class _Builder:
         shape = (self.rows, len(self.source.schema.dense))
         return open_column(self.folder, "dense.f8", shape)
 
-    def _finish(self, local: list[NDArray[np.int32]], dense: DenseTransform) -> None:
+    def _finish(self, local: list[NDArray[np.int32] | None], dense: DenseTransform) -> None:
         """Pass 3: local ids in place of codes, transformed numbers, and bins."""
         raw = self._raw_dense()
         first_bin = self.width - self.bins
@@ -176,14 +193,16 @@ class _Builder:
                 ids = np.frombuffer(f.read((stop - start) * self.width * 4), np.int32)
                 ids = ids.reshape(stop - start, self.width).copy()
                 for i in range(first_bin):
-                    ids[:, i] = local[i][ids[:, i]]
+                    if (known := local[i]) is not None:
+                        ids[:, i] = known[ids[:, i]]
                 if self.bins:
                     ids[:, first_bin:] = dense.bins(numbers)
                 f.seek(at)
                 f.write(ids.tobytes())
         for k, table in enumerate(self.tables.sequences):
             name = self.source.schema.sequences[k].name
-            _recode(file_path(self.folder, f"{name}.values.i4"), local[table])
+            if (known := local[table]) is not None:
+                _recode(file_path(self.folder, f"{name}.values.i4"), known)
 
 
 def _recode(path: Path, local: NDArray[np.int32]) -> None:

@@ -60,7 +60,12 @@ class SequenceColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The columns of a table of text, by their roles. See the module's example."""
+    """The columns of a table of text, by their roles. See the module's example.
+
+    Attributes:
+        table_rows: of columns whose ids are ready (`rmixer.data.ready`), the rows of their tables;
+            the other columns get a vocabulary of what the training rows have.
+    """
 
     label: str
     positive: tuple[str, ...] | None = None
@@ -70,6 +75,7 @@ class Schema:
     columns: tuple[str, ...] | None = None
     delimiter: str | None = None
     missing: tuple[str, ...] = ()
+    table_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def used(self) -> tuple[str, ...]:

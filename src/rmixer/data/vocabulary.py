@@ -150,6 +150,10 @@ class Vocabulary:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Vocabulary:
         """The inverse of `arrays`."""
+        from rmixer.data import ready  # noqa: PLC0415 - it imports this module
+
+        if ready.KEY in arrays:
+            return ready.ReadyVocabulary(int(arrays[ready.KEY][0]))
         if "integers" in arrays:
             return cls(arrays["integers"])
         text, ends = arrays["text"].tobytes(), arrays["ends"].tolist()
