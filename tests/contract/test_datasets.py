@@ -9,9 +9,9 @@ from rmixer.data import FORMATS, cache, generate, schema
 from rmixer.data.dataset import Dataset, in_order
 from rmixer.data.encode import Encoder
 from rmixer.data.format import load_format
-from rmixer.data.generated import BEHAVIOUR_FILE_SCHEMA, DEFAULTS
+from rmixer.data.generated import shape, sizes_of
 
-SIZES = {**DEFAULTS, "rows": 700, "max_table_rows": 60, "items": 90, "categories": 7, "history": 5}
+SMALL = {"max_table_rows": 60, "items": 90, "categories": 7, "history": 5}
 TRANSFORM = {"bins": 4, "min_count": 2}
 every_format = pytest.mark.parametrize("name", sorted(FORMATS))
 
@@ -19,14 +19,19 @@ every_format = pytest.mark.parametrize("name", sorted(FORMATS))
 def example(name: str, folder: Path) -> dict:
     """Data of that format, 700 rows."""
     if name == "generated":
-        return {"format": name, "like": "criteo", **SIZES, "transform": TRANSFORM}
+        return {"format": name, "like": "criteo", **small("criteo"), "transform": TRANSFORM}
     if name == "recbole":
         return {**atomic_files(folder / "some"), "transform": TRANSFORM}
     like = {"csv": "behaviour"}.get(name, name)
     path = folder / f"{name}.txt"
-    generate.write(like, SIZES, path)
-    data = {"format": name, "path": str(path), "transform": TRANSFORM, "valid": {"seed": 1}}
-    return {**data, "schema": BEHAVIOUR_FILE_SCHEMA} if name == "csv" else data
+    generate.write(like, small(like), path)
+    return {**shape(like).data, "path": str(path), "transform": TRANSFORM, "valid": {"seed": 1}}
+
+
+def small(like: str) -> dict[str, int]:
+    """Sizes for 700 rows."""
+    sizes = sizes_of(like, rows=700)
+    return {key: SMALL.get(key, value) for key, value in sizes.items()}
 
 
 def atomic_files(place: Path) -> dict:

@@ -131,11 +131,11 @@ def _behaviour_chunk(
     picked = interests[owner, generator.integers(0, 2, len(owner))]
     random = generator.integers(0, categories, len(owner))
     category = np.where(generator.random(len(owner)) < _LOYALTY, picked, random)
-    past = _items_of(generator, category, items, categories)
+    past = items_of(generator, category, items, categories)
     liked = interests[np.arange(rows), generator.integers(0, 2, rows)]
     other = generator.integers(0, categories, rows)
     target = np.where(generator.random(rows) < _LIKED, liked, other)
-    item = _items_of(generator, target, items, categories)
+    item = items_of(generator, target, items, categories)
     share = np.bincount(owner, category == target[owner], minlength=rows) / np.maximum(length, 1)
     logits = -1.8 + 8.0 * share + 0.4 * normal_hash(target.astype(np.uint64), 17)
     probability = 1.0 / (1.0 + np.exp(-logits))
@@ -151,10 +151,13 @@ def _behaviour_chunk(
     )
 
 
-def _items_of(
+def items_of(
     generator: np.random.Generator, category: NDArray[np.int64], items: int, categories: int
 ) -> NDArray[np.int64]:
-    """An item of each category, numbered from 1; the first ones of a category are frequent."""
+    """An item of each category, numbered from 1; the first ones of a category are frequent.
+
+    Categories are numbered from 0 here; that of item ``i`` is ``(i - 1) % categories``.
+    """
     members = (items - 1 - category) // categories + 1
     rank = (members * generator.random(len(category)) ** 2).astype(np.int64)
     return 1 + category + categories * rank

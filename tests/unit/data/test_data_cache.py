@@ -15,7 +15,7 @@ from rmixer.data import cache, schema
 from rmixer.data.dataset import Dataset
 from rmixer.data.format import load_format
 from rmixer.data.generate import write
-from rmixer.data.generated import DEFAULTS
+from rmixer.data.generated import sizes_of
 from rmixer.errors import StorageError
 
 GENERATED = {"format": "generated", "like": "criteo", "rows": 3000, "max_table_rows": 50}
@@ -41,7 +41,7 @@ def test_a_second_job_finds_what_the_first_one_built(tmp_path: Path) -> None:
 
 def test_the_key_depends_on_content_and_meaning_but_not_on_path_or_time(tmp_path: Path) -> None:
     a, b = tmp_path / "a.tsv", tmp_path / "b.tsv"
-    write("criteo", {**DEFAULTS, "rows": 20}, a)
+    write("criteo", sizes_of("criteo", rows=20), a)
     b.write_bytes(a.read_bytes())
     os.utime(b, (1, 1))
     base = {"format": "criteo", "path": str(a)}

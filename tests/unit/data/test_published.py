@@ -1,31 +1,17 @@
-"""The published data sets' forms: real samples, what is not right in them, and generated ones."""
+"""The published data sets' forms: real samples, and what is not right in them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from rmixer.data import cache, generate, schema, synthetic
+from rmixer.data import schema
 from rmixer.data.beauty import Beauty
-from rmixer.data.dataset import Dataset
 from rmixer.data.format import Chunk, load_format
-from rmixer.data.generated import DEFAULTS
-from rmixer.data.published import PUBLISHED
 from rmixer.errors import DataError
-from rmixer.train.metrics import auc
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
-SIZES = {
-    **DEFAULTS,
-    "rows": 3000,
-    "max_table_rows": 200,
-    "items": 200,
-    "categories": 10,
-    "history": 6,
-}
-every = pytest.mark.parametrize("name", sorted(PUBLISHED))
 
 
 def chunks(name: str, path: Path) -> list[Chunk]:
@@ -66,29 +52,6 @@ def test_cells_that_are_not_filled_are_no_history() -> None:
     (chunk,) = chunks("alimama", sample("alimama_small", "paddlerec_dmr_alimama.csv"))
     lengths = chunk.sequences[0][1]
     assert sorted(lengths[lengths < 50].tolist()) == [1, 2, 28, 48]
-
-
-@every
-def test_generated_text_is_read_with_its_labels(name: str, tmp_path: Path) -> None:
-    """One probability per row; labels are drawn from them, and they tell a lot."""
-    path = tmp_path / "data.txt.gz"
-    generate.write(name, SIZES, path)
-    labels = np.concatenate([chunk.label_B for chunk in chunks(name, path)])
-    chance = np.concatenate(list(PUBLISHED[name].probabilities(SIZES)))
-    assert len(labels) == len(chance) == 3000
-    assert abs(labels.mean() - chance.mean()) < 0.04
-    assert auc(labels, chance) > 0.75
-
-
-@every
-def test_more_rows_begin_with_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunk by chunk, whatever is asked for beyond."""
-    monkeypatch.setattr(synthetic, "CHUNK_ROWS", 50)
-    short = "".join(PUBLISHED[name].text({**SIZES, "rows": 200}))
-    longer = "".join(PUBLISHED[name].text({**SIZES, "rows": 500}))
-    assert longer.startswith(short)
-    other = "".join(PUBLISHED[name].text({**SIZES, "rows": 200, "seed": 9}))
-    assert other != short
 
 
 AVAZU = "id,click,hour,C1,banner_pos,site_id,site_domain,site_category,app_id,app_domain,app_category,device_id,device_ip,device_model,device_type,device_conn_type,C14,C15,C16,C17,C18,C19,C20,C21"
@@ -145,18 +108,3 @@ def test_leave_one_out(tmp_path: Path) -> None:
     assert (values.to_list(), lengths.tolist()) == ([5, 7, 5, 7, 7, 7], [2, 2, 1, 1])
     again = Beauty(schema.parse({"format": "beauty", "path": str(path)}))
     assert [c.sparse[0].to_list() for c in again.chunks()] == [items]
-
-
-def test_a_model_of_generated_data_can_be_told_new_rows(tmp_path: Path) -> None:
-    """A frame with the columns of the form, without a label."""
-    data = {"format": "generated", "like": "kdd2012", **SIZES}
-    dataset = Dataset(cache.prepare(schema.parse(data), tmp_path))
-    source = load_format("generated")(schema.parse(data))
-    frame = {
-        "item": ["3"], "cate": ["4"], "position": ["1"], "hist_items": ["3 5"],
-        "hist_cates": ["4 6"], "hist_positions": ["1 2"],
-    }  # fmt: skip
-    (chunk,) = source.chunks_of(frame)
-    assert chunk.label_B is None
-    assert [lengths.tolist() for _, lengths in chunk.sequences] == [[2], [2], [2]]
-    assert dataset.info.rows == 3000

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rmixer.data import generate
-from rmixer.data.generated import DEFAULTS
+from rmixer.data.generated import sizes_of
 from rmixer.errors import StorageError, UsageError
 from rmixer.launch import page
 from rmixer.train import artifact, worker
@@ -237,7 +237,7 @@ def test_sigterm_ends_it_at_a_step_without_a_model(job: JobWriter) -> None:
 
 def test_a_model_comes_back_and_predicts_raw_rows(job: JobWriter, tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
-    generate.write("criteo", {**DEFAULTS, "rows": 3000, "max_table_rows": 50}, path)
+    generate.write("criteo", sizes_of("criteo", rows=3000, max_table_rows=50), path)
     folder = job(data={"format": "criteo", "path": str(path), "valid": {"by": "tail"}})
     assert run(folder) == 0
     for place in (folder, folder / "model"):
