@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_examples import EXAMPLES
 from rmixer.data import FORMATS, cache, generate, schema
 from rmixer.data.dataset import Dataset, in_order
 from rmixer.data.encode import Encoder
@@ -18,6 +19,8 @@ every_format = pytest.mark.parametrize("name", sorted(FORMATS))
 
 def example(name: str, folder: Path) -> dict:
     """Data of that format, 700 rows."""
+    if name in EXAMPLES:
+        return {**EXAMPLES[name](folder), "transform": TRANSFORM, "valid": {"seed": 1}}
     if name == "generated":
         return {"format": name, "like": "criteo", **small("criteo"), "transform": TRANSFORM}
     if name == "recbole":

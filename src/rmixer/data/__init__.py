@@ -15,7 +15,13 @@ FORMATS: dict[str, str] = {
     "beauty": "rmixer.data.beauty:Beauty",
     "criteo": "rmixer.data.criteo:Criteo",
     "csv": "rmixer.data.delimited:Delimited",
+    "fuxictr": "rmixer.data.fuxictr:FuxiCTR",
     "generated": "rmixer.data.generated:Generated",
     "kdd2012": "rmixer.data.kdd2012:KDD2012",
+    "paddlerec_fm": "rmixer.data.fm:PaddleRecFM",
+    "paddlerec_slotdnn": "rmixer.data.slotdnn:SlotDNN",
+    "paddlerec_slots": "rmixer.data.slots:PaddleRecSlots",
+    "parquet": "rmixer.data.parquet:Parquet",
     "recbole": "rmixer.data.recbole:RecBole",
+    "torchrec": "rmixer.data.torchrec:TorchRec",
 }

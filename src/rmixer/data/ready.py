@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmixer.data.info import MISSING_ID
+from rmixer.data.encode import Tables
+from rmixer.data.info import MISSING_ID, DataInfo, FieldInfo, SequenceInfo, TableInfo
 from rmixer.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from rmixer.data.schema import Schema, Transform
+    from rmixer.data.schema import DataSpec, Schema, Transform
 
 #: The key under which `ReadyVocabulary.arrays` keeps its size.
 KEY = "ready"
@@ -29,6 +30,30 @@ def ready_rows(schema: Schema, transform: Transform) -> Mapping[str, int]:
     """Tables whose ids are kept, and their rows; none where rare ids are to be left out."""
     counted = transform.min_count > 1 or transform.max_ids > 0
     return {} if counted else schema.table_rows
+
+
+def known_info(schema: Schema, spec: DataSpec, rows: int) -> DataInfo | None:
+    """The shape of data whose ids are all ready; None if it takes a look at the rows to know it.
+
+    How many rows are held out is exact for ``tail``, and what is expected for ``hash``.
+    """
+    tables = Tables.of(schema)
+    sizes = ready_rows(schema, spec.transform)
+    if spec.transform.bins or any(name not in sizes for name in tables.names):
+        return None
+    valid = int(rows * spec.valid.fraction)
+    return DataInfo(
+        dense=schema.dense,
+        fields=tuple(FieldInfo(name, i) for i, name in enumerate(schema.sparse)),
+        sequences=tuple(
+            SequenceInfo(s.name, table, s.max_length, s.shares)
+            for s, table in zip(schema.sequences, tables.sequences, strict=True)
+        ),
+        tables=tuple(TableInfo(name, sizes[name]) for name in tables.names),
+        rows=rows,
+        train_rows=rows - valid,
+        valid_rows=valid,
+    )
 
 
 class ReadyCoder:
