@@ -44,7 +44,10 @@ class AlimamaTable(Table):
         import polars as pl  # noqa: PLC0415
 
         if PAST[0] in frame.columns:
-            if not frame.select(_filled(i).is_in(["0", "1"]).all() for i in range(LENGTH)).row(0):
+            right = frame.select(
+                _filled(i).fill_null("").is_in(["0", "1"]).all() for i in range(LENGTH)
+            )
+            if not all(right.row(0)):
                 raise NotRightError("a mask")
             lists = [
                 pl.concat_list(
@@ -57,6 +60,12 @@ class AlimamaTable(Table):
             ]
             frame = frame.with_columns(lists)
         return Table.chunk(self, frame)
+
+    def fault(self, name: str, value: str) -> str | None:
+        """See `Table.fault`."""
+        if name.startswith("mask_") and value not in ("0", "1"):
+            return "does not say whether the cell is filled; it must be 0 or 1"
+        return Table.fault(self, name, value)
 
 
 class Alimama(FixedText):

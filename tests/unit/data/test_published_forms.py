@@ -18,6 +18,13 @@ Lists = list[list[str]]
 RAW = [str(10 * i) for i in range(1, 11)]  # the ids of a line of training.txt
 
 
+def alimama(cell: int = 1, value: str = "1") -> str:
+    """A line with one of its 267 cells, counted from the right, as it is said."""
+    cells = ["1"] * 267
+    cells[266 - cell] = value
+    return ",".join(cells) + "\n"
+
+
 def chunks(data: dict) -> list[Chunk]:
     return list(load_format(data["format"])(schema.parse(data)).chunks())
 
@@ -154,6 +161,10 @@ def test_a_line_of_several_impressions_is_as_many_rows(file: Callable[[str], str
         ({"format": "amazon"}, "user_id,item_id,time\n1,2,3\n1,,4\n", [":3", "item_id", "empty"]),
         ({"format": "amazon"}, "user_id,item_id,time\n1,2,3\n2,3,3\n", ["no user has two items"]),
         ({"format": "amazon"}, "user_id,item_id,time\n1,2,3\n1,2,4\n", ["only one item"]),
+        ({"format": "alimama"}, alimama() + alimama(cell=67, value="2"), [":2", "mask_49", "'2'", "0 or 1"]) ,
+        ({"format": "alimama"}, alimama() + alimama(cell=67, value=""), [":2", "mask_49", "''", "0 or 1"]),
+        ({"format": "alimama"}, alimama() + alimama(cell=2, value="x"), [":2", "price", "'x'", "no number"]),
+        ({"format": "alimama"}, alimama() + alimama(cell=0, value="2"), [":2", "clk", "'2'", "0 or 1"]),
         ({"format": "beauty"}, "1; 2, 3; 1, 1; 0, 1; 1; 4; 5\n", [":1", "7 fields; 6 are needed"]),
         ({"format": "beauty"}, "1; 2; 1; 0; 0; 4\n1; 2, x; 1, 1; 0, 1; 1; 4\n", [":2", "'x'", "whole"]),
         ({"format": "beauty"}, "1; 2, 3; 1, 1; 0, 1; 2; 4\n", [":1", "position 2", "last item, 1"]),
