@@ -104,6 +104,10 @@ class JobPaths:
     def model(self) -> Path:
         return self.root / "model"
 
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
     def attempt(self, number: int) -> AttemptPaths:
         """The files of the attempt of that number, from 1."""
         return AttemptPaths(self.root / "attempts" / str(number))

@@ -12,7 +12,7 @@ from rmixer import paths as files
 from rmixer.execute.attempt import short_name
 from rmixer.execute.environment import job_environment
 from rmixer.model import JobSpec, Placement
-from rmixer.paths import AttemptPaths, RunPaths
+from rmixer.paths import AttemptPaths, JobPaths, RunPaths
 
 CONFIG_VERSION = 1
 WORKER = "rmixer.train.worker"
@@ -61,8 +61,8 @@ def build_order(
     )
     config = None
     if spec.kind == "model":
-        model_dir = paths.job(spec.id).model
-        config = training_config(spec, placement, attempt, model_dir, grace_seconds)
+        job = paths.job(spec.id)
+        config = training_config(spec, placement, job, attempt, grace_seconds)
     document = {
         "token": token,
         "argv": command_line(spec, attempt),
@@ -87,8 +87,8 @@ def command_line(spec: JobSpec, attempt: AttemptPaths) -> list[str]:
 def training_config(
     spec: JobSpec,
     placement: Placement,
+    job: JobPaths,
     attempt: AttemptPaths,
-    model_dir: Path,
     grace_seconds: float,
 ) -> dict[str, Any]:
     """``config.json`` of our trainer: what was asked for, and where this attempt's files go."""
@@ -101,6 +101,7 @@ def training_config(
         "cache_dir": str(files.cache_dir().absolute()),
         "progress_path": str(attempt.progress.absolute()),
         "result_path": str(attempt.result.absolute()),
-        "model_dir": str(model_dir.absolute()),
+        "model_dir": str(job.model.absolute()),
+        "checkpoint_dir": str(job.checkpoints.absolute()),
         "stop_grace_seconds": grace_seconds,
     }

@@ -80,10 +80,12 @@ def _work(
 ) -> dict[str, Any]:
     seconds = _seconds(newest, end) if newest else None
     samples = _samples(newest, seen) if newest else None
+    earlier = finite(newest.result.get("resumed_samples")) if newest else None
+    done = None if samples is None else max(0.0, samples - (earlier or 0))
     return {
         "seconds": seconds,
         "samples": samples,
-        "samples_per_second": samples / seconds if samples is not None and seconds else None,
+        "samples_per_second": done / seconds if done is not None and seconds else None,
         "slowdown": seconds / solo if seconds is not None and solo else None,
     }
 

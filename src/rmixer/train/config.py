@@ -32,6 +32,7 @@ class JobConfig:
     seed: int = 0
     threads: int | None = None
     stop_grace_seconds: float = 10.0
+    checkpoint_dir: Path | None = None
 
     @classmethod
     def read(cls, path: Path) -> JobConfig:
@@ -45,6 +46,8 @@ class JobConfig:
             known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
             for name in ("cache_dir", "progress_path", "result_path", "model_dir"):
                 known[name] = Path(known[name])
+            if known.get("checkpoint_dir") is not None:
+                known["checkpoint_dir"] = Path(known["checkpoint_dir"])
             config = cls(**known)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path}: no job that can be read: {error}") from error

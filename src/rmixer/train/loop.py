@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rmixer.data.dataset import Dataset
+    from rmixer.train.checkpoint import Checkpoints
     from rmixer.train.optimizers import Combined
 
 #: The loss is read, and looked at for NaN, every so many steps.
@@ -48,12 +50,14 @@ class Settings:
         epochs: passes over the training part, if `steps` does not end it before.
         steps: if given, exactly so many steps, however many epochs that is.
         seed: of the order of the rows.
+        stop_seconds: how long a checkpoint may take when the training is stopped.
     """
 
     batch_size: int = 2048
     epochs: int = 1
     steps: int | None = None
     seed: int = 0
+    stop_seconds: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,8 @@ class Result:
 
     Attributes:
         train_loss: mean over the steps of the last epoch.
-        first_loss: mean over the first steps, at most `LOSS_STEPS`.
+        first_loss: of the first step.
+        resumed_samples: how many of the samples earlier attempts have trained on.
         auc, logloss: on the held-out part; NaN where there is none.
         epochs: passes over the training part, whole or not.
     """
@@ -73,6 +78,7 @@ class Result:
     train_seconds: float
     train_loss: float
     first_loss: float = math.nan
+    resumed_samples: int = 0
     auc: float = math.nan
     logloss: float = math.nan
 
@@ -86,11 +92,13 @@ def train(
     progress: page.ProgressWriter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
+    checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Train a model on the training part, then measure it on the held-out part.
 
     The order of the rows depends on the seed alone, and torch's generator is left as it was found,
-    so at one thread count the same seed gives the same weights, whatever else the machine does.
+    so at one thread count the same seed gives the same weights, whatever else the machine does, and
+    however often it was stopped and went on from a checkpoint.
 
     Args:
         model: its parameters are changed in place.
@@ -100,12 +108,14 @@ def train(
         progress: the page that the runner watches, if any.
         should_stop: asked before every step and evaluation batch.
         say: gets a line for people every few seconds.
+        checkpoints: where to go on from, and where to write; none if None.
 
     Raises:
         StoppedError: ``should_stop`` said so.
         DivergedError: the loss is not finite; the message names the step.
     """
-    return _Run(model, dataset, optimizer, settings, progress, should_stop, say).run()
+    run = _Run(model, dataset, optimizer, settings, progress, should_stop, say, checkpoints)
+    return run.run()
 
 
 class _Run:
@@ -118,10 +128,11 @@ class _Run:
         progress: page.ProgressWriter | None,
         should_stop: Callable[[], bool],
         say: Callable[[str], None],
+        checkpoints: Checkpoints | None,
     ) -> None:
         self.model, self.dataset, self.optimizer = model, dataset, optimizer
         self.settings, self.progress = settings, progress
-        self.should_stop, self.say = should_stop, say
+        self.should_stop, self.say, self.checkpoints = should_stop, say, checkpoints
         rows, size = len(dataset.train_rows), settings.batch_size
         steps = settings.epochs * -(-rows // size)
         self.total = steps if settings.steps is None else settings.steps
@@ -130,20 +141,27 @@ class _Run:
         self.unread: list[Tensor] = []
         self.loss, self.loss_sum, self.loss_count = math.nan, 0.0, 0
         self.first_loss = math.nan
+        self.batches_done = self.resumed_samples = 0  # of this epoch; by earlier attempts
+        self.earlier_seconds = 0.0
         self.published = self.printed = 0.0
 
     def run(self) -> Result:
-        started = time.perf_counter()
+        self.started = time.perf_counter()
         self.model.train()
+        self._go_on()
         self._begin()
         for rows in self._batches():
             if self.should_stop():
-                raise StoppedError(f"stopped after {self.step} of {self.total} steps")
+                kept = self._checkpoint(stopping=True)
+                where = "; a checkpoint is kept" if kept else ""
+                raise StoppedError(f"stopped after {self.step} of {self.total} steps{where}")
             self._step(rows)
+            if self.checkpoints is not None and self.checkpoints.is_due():
+                self._checkpoint()
         self._read_losses()
         self.optimizer.flush()
         self._publish(time.perf_counter(), force=True)
-        seconds = time.perf_counter() - started
+        seconds = self._seconds()
         measured = self._evaluate()
         return Result(
             steps=self.step,
@@ -152,19 +170,71 @@ class _Run:
             train_seconds=seconds,
             train_loss=self.loss_sum / max(1, self.loss_count),
             first_loss=self.first_loss,
+            resumed_samples=self.resumed_samples,
             **measured,
         )
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
         rows, settings = self.dataset.train_rows, self.settings
+        begun = self.epoch > 0  # by an earlier attempt
         while self.step < self.total:
-            self._read_losses()
-            self.loss_sum, self.loss_count = 0.0, 0
-            self.epoch += 1
-            for batch in shuffled(rows, settings.batch_size, settings.seed, self.epoch):
+            if not begun:
+                self._read_losses()
+                self.loss_sum, self.loss_count = 0.0, 0
+                self.epoch, self.batches_done = self.epoch + 1, 0
+            begun = False
+            batches = shuffled(rows, settings.batch_size, settings.seed, self.epoch)
+            for batch in islice(batches, self.batches_done, None):
                 if self.step >= self.total:
                     return
                 yield batch
+                self.batches_done += 1
+
+    def _seconds(self) -> float:
+        return self.earlier_seconds + time.perf_counter() - self.started
+
+    def _checkpoint(self, *, stopping: bool = False) -> bool:
+        """Write where the training is: between two steps, nothing flushed.
+
+        A stopped job has little time: without knowing better, as much as the last one took.
+        """
+        if self.checkpoints is None or not self.step:
+            return False
+        if stopping and self.checkpoints.cost_seconds > self.settings.stop_seconds:
+            return False
+        self._read_losses()
+        # Between two steps of `_batches` the newest batch is done but not yet counted.
+        done = self.batches_done + (0 if stopping else 1)
+        return self.checkpoints.save(
+            self.step,
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "random": torch.get_rng_state(),
+                "counts": [self.step, self.samples, self.moved, self.epoch, done],
+                "losses": [self.loss, self.loss_sum, float(self.loss_count), self.first_loss],
+                "seconds": [self._seconds(), *self.seconds],
+                "threads": torch.get_num_threads(),
+            },
+        )
+
+    def _go_on(self) -> None:
+        """Take up the newest checkpoint, if there is one."""
+        state = self.checkpoints.load() if self.checkpoints is not None else None
+        if state is None:
+            return
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        self.step, self.samples, self.moved, self.epoch, self.batches_done = state["counts"]
+        self.loss, self.loss_sum, count, self.first_loss = state["losses"]
+        self.loss_count = int(count)
+        self.earlier_seconds, *self.seconds = state["seconds"]
+        self.resumed_samples = self.samples
+        if state["threads"] != torch.get_num_threads():
+            self.say(f"with {state['threads']} threads, as before: the sums are rounded likewise")
+            torch.set_num_threads(state["threads"])
+        self.say(f"going on from step {self.step} of {self.total}")
 
     def _step(self, rows: NDArray[np.int64]) -> None:
         at0 = time.perf_counter()
@@ -199,8 +269,8 @@ class _Run:
             self.loss = value
             self.loss_sum += value
             self.loss_count += 1
-        if values and first == 0:
-            self.first_loss = sum(values) / len(values)
+            if step == 1:
+                self.first_loss = value
 
     def _evaluate(self) -> dict[str, float]:
         rows = self.dataset.valid_rows

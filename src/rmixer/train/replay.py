@@ -74,15 +74,15 @@ class ReplayTable:
         """Make sure that there is a row for a step; the number of that row."""
         step = min(step, self.last)
         have = len(self.scales)
-        if step >= have:  # room for twice as many, so that growing costs little
-            stop = min(self.last + 1, max(step + 1, have + _BLOCK, have * 5 // 4))
-            self._extend(have, stop)
+        if step >= have:  # some more at once, so that growing costs little
+            stop = max(step + 1, have * 5 // 4)
+            self._extend(have, -(-stop // _BLOCK) * _BLOCK)
         return step
 
     def _extend(self, start: int, stop: int) -> None:
         coefficients, scales, degrees = [self.coefficients], [self.scales], [self.degrees]
         for at in range(start, stop, _BLOCK):
-            steps = np.arange(at, min(stop, at + _BLOCK))
+            steps = np.arange(at, at + _BLOCK)  # the same blocks, however it grows: the same bits
             found, scale, degree = _fit(steps, *self.settings, nodes=self._nodes)
             self._nodes = min(DEGREE, int(degree.max()) + _SPARE)  # it falls from step to step
             coefficients.append(np.pad(found, ((0, 0), (0, DEGREE - found.shape[1]))))

@@ -1,7 +1,8 @@
 """``python -m rmixer.train.worker CONFIG.json``: the process in which one job is trained.
 
 It reads its job from a file, shows its progress in a page (`rmixer.launch.page`), and writes
-``result.json`` and the model when it is done. SIGTERM ends it at the next step, without a model.
+``result.json`` and the model when it is done. SIGTERM ends it at the next step, without a model but
+with a checkpoint, from which the next attempt of the job goes on (`rmixer.train.checkpoint`).
 
 Exit codes: 0 done; 1 the training failed; 65 the job or its data are not right (no use in trying
 again); 71 out of memory; 74 a file cannot be written, for example because the disk is full;
@@ -10,6 +11,7 @@ again); 71 out of memory; 74 a file cannot be written, for example because the d
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -77,6 +79,7 @@ def run(config: JobConfig, stop: _Stop) -> None:
     from rmixer.data.dataset import Dataset  # noqa: PLC0415
     from rmixer.models.model import build  # noqa: PLC0415
     from rmixer.train import artifact, optimizers  # noqa: PLC0415
+    from rmixer.train.checkpoint import Checkpoints  # noqa: PLC0415
     from rmixer.train.loop import Settings, train  # noqa: PLC0415
 
     if config.threads:
@@ -85,11 +88,25 @@ def run(config: JobConfig, stop: _Stop) -> None:
     dataset = Dataset(folder)
     model = build(config.model, config.params, dataset.info)
     settings = Settings(
-        batch_size=config.batch_size, epochs=config.epochs, steps=config.steps, seed=config.seed
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        steps=config.steps,
+        seed=config.seed,
+        stop_seconds=config.stop_grace_seconds / 2,
     )
     optimizer = optimizers.build(config.optimizer, model)
+    checkpoints = None
+    if config.checkpoint_dir is not None:
+        checkpoints = Checkpoints(config.checkpoint_dir, _identity(config, folder), _say)
     result = train(
-        model, dataset, optimizer, settings, progress=progress, should_stop=stop, say=_say
+        model,
+        dataset,
+        optimizer,
+        settings,
+        progress=progress,
+        should_stop=stop,
+        say=_say,
+        checkpoints=checkpoints,
     )
     _show(progress, page.SAVING)
     artifact.save(
@@ -108,10 +125,22 @@ def run(config: JobConfig, stop: _Stop) -> None:
     )
     document["memory"] = own_memory()
     _write_json(config.result_path, document)
+    if checkpoints is not None:
+        checkpoints.remove()
     _show(progress, page.DONE)
     progress.close()
     metrics = document["metrics"]
     _say(f"done: {result.steps} steps, {result.train_seconds:.1f} s, {json.dumps(metrics)}")
+
+
+def _identity(config: JobConfig, folder: Path) -> str:
+    """What must be equal for one attempt to go on from another's checkpoint."""
+    import torch  # noqa: PLC0415 - it has been imported by then
+
+    names = ("model", "params", "optimizer", "batch_size", "epochs", "steps", "seed")
+    parts = [getattr(config, name) for name in names]
+    text = json.dumps([*parts, folder.name, str(torch.__version__)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _Stop:
@@ -152,6 +181,7 @@ def _document(result: Result, dataset: Dataset, *, parameters: int, size: int) -
         "schema_version": 1,
         "steps": result.steps,
         "samples": result.samples,
+        "resumed_samples": result.resumed_samples,
         "epochs": result.epochs,
         "train_seconds": result.train_seconds,
         "metrics": {

@@ -139,16 +139,16 @@ def test_what_was_saved_goes_on_to_the_bit(steps: Script) -> None:
     assert torch.equal(whole, again)
 
 
-@pytest.mark.parametrize("size", [1e-11, 1e-8, 1e-3, 10.0])
+@pytest.mark.parametrize("size", [1e-11, 1e-3])
 def test_a_row_that_is_left_alone_for_ever(size: float) -> None:
-    """Touched twice, 20 000 steps apart: as torch's loop, which takes each of them."""
+    """Touched twice, 3000 steps apart: as torch's loop, which takes each of them."""
     first, second = torch.tensor([0]), torch.tensor([1])
     grad = torch.full((1, WIDTH), size, dtype=torch.float64)
     ours = weights(torch.float64)
     optimizer = LazyAdam([ours], **SETTINGS)
     theirs = torch.nn.Parameter(ours.detach()[:2].clone())
     loop = torch.optim.Adam([theirs], lr=SETTINGS["lr"], foreach=False)
-    moments = (first, grad), (second, grad), *[(second, 0 * grad)] * 20_000, (first, -grad)
+    moments = (first, grad), (second, grad), *[(second, 0 * grad)] * 3000, (first, -grad)
     for rows, given in moments:
         train(ours, optimizer, rows, given)
         theirs.grad = torch.zeros_like(theirs).index_copy_(0, rows, given)
