@@ -60,6 +60,11 @@ class Amazon(Delimited):
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
 
+    @property
+    def together(self) -> int:
+        """How many rows a user gives; see `rmixer.data.format.Format`."""
+        return 1 + self.negatives if _has_reviews(first_line(self.sources[0])) else 1
+
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:
         """The problems of its own keys."""
@@ -82,7 +87,7 @@ class Amazon(Delimited):
 
     def _chunks(self, path: Path, *, label_needed: bool) -> Iterator[Chunk]:
         line = first_line(path)
-        if ";" not in line and "," in line:
+        if _has_reviews(line):
             yield from self._left_out(path, tuple(name.strip() for name in line.split(",")))
             return
         lists = ";" in line
@@ -169,6 +174,10 @@ class SlotTable(Table):
             value = (slots["label"] or ["0"])[0]
             if message_ := self.fault("label", value):
                 raise DataError(f"{value!r} {message_}", path=path, line=line, column="label")
+
+
+def _has_reviews(line: str) -> bool:
+    return ";" not in line and "," in line
 
 
 def _reviews(

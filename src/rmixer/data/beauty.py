@@ -43,6 +43,7 @@ class Beauty:
     def __init__(self, spec: DataSpec) -> None:
         self.spec = spec
         self.negatives: int = spec.options.get("negatives", 1)
+        self.together = 1 + self.negatives
         self.max_length: int = spec.options.get("max_length", 50)
         past = SequenceColumn(name="hist_items", shares="item", max_length=self.max_length)
         self.schema = Schema(label="label", sparse=("item",), sequences=(past,))

@@ -131,7 +131,7 @@ class _Builder:
         """Write the row numbers of both parts; the training part is returned."""
         parts: dict[bool, list[NDArray[np.int64]]] = {False: [], True: []}
         for start, stop in spans(self.rows):
-            out = held_out(self.spec.valid, start, stop, self.rows)
+            out = self._held_out(start, stop)
             for side, rows in parts.items():
                 rows.append(np.nonzero(out == side)[0] + start)
         train, valid = (np.concatenate(parts[side]) for side in (False, True))
@@ -142,12 +142,16 @@ class _Builder:
         valid.tofile(file_path(self.folder, "valid.i8"))
         return train
 
+    def _held_out(self, start: int, stop: int) -> NDArray[np.bool_]:
+        together: int = getattr(self.source, "together", 1)
+        return held_out(self.spec.valid, start, stop, self.rows, together)
+
     def _count(self) -> list[NDArray[np.int64]]:
         """Pass 2: how often the training rows have each provisional code."""
         counts = [np.zeros(len(coder), np.int64) for coder in self.coders]
         sparse = open_column(self.folder, "sparse.i4", (self.rows, self.width))
         for start, stop in spans(self.rows):
-            kept = ~held_out(self.spec.valid, start, stop, self.rows)
+            kept = ~self._held_out(start, stop)
             block = np.asarray(sparse[start:stop])[kept]
             for i in range(len(self.source.schema.sparse)):
                 if isinstance(self.coders[i], ReadyCoder):

@@ -48,6 +48,9 @@ class Format(Protocol):
         default_dense: the transform of dense columns if none is named.
         schema: the columns; known after construction.
         sources: the files that it reads; the cache notices when their content changes.
+
+    It may also have ``together``: so many consecutive rows, those of one user, are held out
+    together or not at all.
     """
 
     options: tuple[str, ...]

@@ -60,6 +60,7 @@ class Generated:
         self.shape = shape(self.like)
         self.sizes = sizes_of(self.like, **options)
         self.schema: Schema = self.shape.schema
+        self.together: int = getattr(self.shape, "together", 1)
         self.sources: tuple[Path, ...] = ()
 
     @staticmethod

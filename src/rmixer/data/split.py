@@ -20,11 +20,17 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def held_out(valid: Valid, start: int, stop: int, rows: int) -> NDArray[np.bool_]:
-    """Which of the rows ``start`` to ``stop`` (of ``rows``, counted from 0) are held out."""
-    numbers = np.arange(start, stop, dtype=np.uint64)
+def held_out(
+    valid: Valid, start: int, stop: int, rows: int, together: int = 1
+) -> NDArray[np.bool_]:
+    """Which of the rows ``start`` to ``stop`` (of ``rows``, counted from 0) are held out.
+
+    So many consecutive rows are always in the same part: those that a format makes of one user, of
+    which one would tell the labels of the others.
+    """
+    numbers = np.arange(start, stop, dtype=np.uint64) // np.uint64(together)
     if valid.by == "tail":
-        return numbers >= np.uint64(rows - int(rows * valid.fraction))
+        return numbers >= np.uint64((rows - int(rows * valid.fraction)) // together)
     seed = mix(np.array([valid.seed], np.uint64))[0]
     # The upper 53 bits as a number in [0, 1): exact in float64.
     share = (mix(numbers ^ seed) >> np.uint64(11)).astype(np.float64) / 2.0**53

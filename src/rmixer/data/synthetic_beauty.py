@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-#: How often the next item is of the group behind that of the last one; of the group behind that of
-#: the last but one; else it is any item.
-NEXT, SECOND = 0.6, 0.15
+#: How often the next item is of the group of the last one; of the group behind it; else it is any.
+SAME, BEHIND = 0.55, 0.2
 
 
 class BeautyShape:
-    """Users who go from one group of items to the next one, mostly: a Markov chain of order two.
+    """Users who stay in a group of items, move on to the group behind it, or take any item.
 
-    Items are equally frequent, so an item alone says nothing; `categories` are the groups. A user
-    gives two rows, as the format makes them: the true next item, and one that is drawn. Sizes are
-    those of Sun et al., BERT4Rec (CIKM 2019, table 1): 40,226 users, 54,542 items, 8.8 items each.
+    So the next item depends on the last one, and the older ones say less. Items are equally
+    frequent: an item alone says nothing. `categories` are the groups. A user gives two rows, as the
+    format makes them: the true next item, and one that is drawn. Sizes are those of Sun et al.,
+    BERT4Rec (CIKM 2019, table 1): 40,226 users, 54,542 items, 8.8 items each.
     """
 
+    together = 2
     published_rows = 2 * 40_226
     defaults: ClassVar[Sizes] = {"items": 54_542, "categories": 200, "history": 8}
     schema: Schema = Beauty(parse({"format": "beauty", "path": "-"})).schema
@@ -78,10 +79,10 @@ def _walks(sizes: Sizes) -> Iterator[tuple[Integers, Integers]]:
         length = generator.integers(3, max(3, 2 * sizes["history"]), many, endpoint=True)
         group = generator.integers(0, groups, (many, int(length.max())))
         how = generator.random(group.shape)
-        for t in range(2, group.shape[1]):
-            after, second = (group[:, t - 1] + 1) % groups, (group[:, t - 2] + 1) % groups
-            follows = (how[:, t] < NEXT, how[:, t] < NEXT + SECOND)
-            group[:, t] = np.select(follows, (after, second), group[:, t])
+        for t in range(1, group.shape[1]):
+            last = group[:, t - 1]
+            kinds = (how[:, t] < SAME, how[:, t] < SAME + BEHIND)
+            group[:, t] = np.select(kinds, (last, (last + 1) % groups), group[:, t])
         item = 1 + group + groups * generator.integers(0, members, group.shape)
         there = np.arange(group.shape[1]) < length[:, None]
         yield np.repeat(np.arange(first, first + many) + 1, length), item[there]
@@ -93,11 +94,9 @@ def _probability(item_B: Integers, past_L: Integers, length_B: Integers, sizes: 
 
     An item that the user has is never drawn; any other one is equally likely to be.
     """
-    groups, last = sizes["categories"], np.cumsum(length_B) - 1
-    group_B, group_L = (item_B - 1) % groups, (past_L - 1) % groups
-    chance = np.full(len(item_B), 1 - NEXT - SECOND)
-    chance += NEXT * groups * (group_B == (group_L[last] + 1) % groups)
-    chance += SECOND * groups * (group_B == (group_L[last - 1] + 1) % groups)
+    groups = sizes["categories"]
+    ahead_B = (item_B - past_L[np.cumsum(length_B) - 1]) % groups
+    chance = 1 - SAME - BEHIND + groups * (SAME * (ahead_B == 0) + BEHIND * (ahead_B == 1))
     owner = np.repeat(np.arange(len(item_B)), length_B)
     again = np.bincount(owner, past_L == item_B[owner], len(item_B))
     return np.where(again > 0, 1.0, chance / (chance + 1.0))

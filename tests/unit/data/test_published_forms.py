@@ -239,3 +239,23 @@ def test_what_is_drawn_is_uniform() -> None:
     counts = np.bincount(drawn, minlength=12)
     assert counts[:2].tolist() == [0, 0]
     assert (abs(counts[2:] - 2000) < 5 * 2000**0.5).all()
+
+
+@pytest.mark.parametrize("by", ["hash", "tail"])
+@pytest.mark.parametrize("name", ["amazon", "beauty", "generated"])
+def test_the_rows_of_a_user_are_held_out_together(name: str, by: str, tmp_path: Path) -> None:
+    """With the same past on both sides, the label of one row would tell that of the other."""
+    path = tmp_path / "reviews.txt"
+    lines = [(user, (user * 7 + i) % 50 + 1, i) for user in range(1, 301) for i in range(3)]
+    header, separator = ("user_id,item_id,time\n", ",") if name == "amazon" else ("", " ")
+    rows = [separator.join(map(str, line[: 2 + (name == "amazon")])) for line in lines]
+    path.write_text(header + "\n".join(rows) + "\n")
+    own = {"path": str(path), "negatives": 2}
+    if name == "generated":
+        own = {"like": "beauty", "rows": 900, "items": 100, "categories": 10}
+    data = {"format": name, **own, "valid": {"fraction": 0.2, "by": by}}
+    dataset = Dataset(cache.prepare(schema.parse(data), tmp_path / "cache"))
+    together = 2 if name == "generated" else 3
+    train, valid = np.asarray(dataset.train_rows), np.asarray(dataset.valid_rows)
+    assert not set(train // together) & set(valid // together)
+    assert 0.1 < len(valid) / 900 < 0.3
