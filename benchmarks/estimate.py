@@ -5,6 +5,7 @@ steps and an evaluation are trained on the CPU, in the environment that jobs hav
 high-water mark of the process is read.
 
     python benchmarks/estimate.py             # all; writes results/estimate.json, docs/memory.md
+    python benchmarks/estimate.py --only dpin # those with that in their name, in place of the old
     python benchmarks/estimate.py --smoke     # three configurations; checks that it works
     python benchmarks/estimate.py --table     # the table of the last results again, nothing is run
 """
@@ -98,7 +99,7 @@ def _other_models() -> Iterator[Configuration]:
             ("adam", 512, SIZES[0]),
             ("rowwise_adagrad", 2048, SIZES[1]),
         ):
-            size = {"items": table} if history else {"max_table_rows": table}
+            size = {"items": table, "categories": 100} if history else {"max_table_rows": table}
             keys = {
                 "model": model,
                 "optimizer": {"name": optimizer, "lr": 0.001},
@@ -126,12 +127,21 @@ def main() -> None:
         wanted = [c for c in wanted if "batch 512 tables 1500" in c.name][:2] + wanted[-1:]
     began = time.time()
     rows = run(wanted)
-    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "rows": rows}
-    print(summary(rows, time.time() - began))
-    if not args.smoke and not args.only:
+    if not args.smoke:
         args.out.parent.mkdir(exist_ok=True)
+        document = merged(args.out, rows)
         args.out.write_text(json.dumps(document, indent=1) + "\n")
         write_documents(document)
+    print(summary(rows, time.time() - began))
+
+
+def merged(out: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The results with these rows in place of those of the same names, in the table's order."""
+    before = json.loads(out.read_text())["rows"] if out.exists() else []
+    found = {row["name"]: row for row in (*before, *rows)}
+    names = [c.name for c in configurations() if c.name in found]
+    kept = [found[name] for name in names]
+    return {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "rows": kept}
 
 
 def run(wanted: Sequence[Configuration]) -> list[dict[str, Any]]:
