@@ -115,6 +115,11 @@ def check_data(data: Mapping[str, Any]) -> list[Problem]:
     return _check("data")(data)
 
 
+def data_takes_folder(data: Mapping[str, Any]) -> bool:
+    """Whether the path of a right ``data`` mapping may be a folder."""
+    return cast("bool", _imported("rmixer.data.schema:takes_folder")(data))
+
+
 def check_features(model: str, data: Mapping[str, Any]) -> list[Problem]:
     """What a ``data`` mapping without problems lacks for a model of ours; no file is read."""
     check = cast(

@@ -42,8 +42,8 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_known() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown policy 'fixd'; did you mean 'fixed'") as e:
         catalog.lookup("policy", "fixd")
     assert "all-at-once, complementary, fixed, sequential" in str(e.value)
-    with pytest.raises(UnknownNameError, match=r"unknown data format 'parquet'"):
-        catalog.lookup("dataset", "parquet")
+    with pytest.raises(UnknownNameError, match=r"unknown data format 'orc'"):
+        catalog.lookup("dataset", "orc")
 
 
 @pytest.mark.parametrize("name", sorted(catalog.POLICIES))

@@ -59,7 +59,7 @@ BAD = [
     ("lr is 0", f"jobs:\n  - name: a\n    model: dlrm\n    {DATA}\n    optimizer: {{name: sgd, lr: 0}}\n", [":5:", "jobs[0].optimizer.lr", "0 is not a number above 0"]),
     ("unknown setting", f"jobs:\n  - name: a\n    model: dlrm\n    {DATA}\n    optimizer: {{name: sgd, momentun: 0.9}}\n", [":5:", "jobs[0].optimizer.momentun", "0.9", "did you mean 'momentum'"]),
     ("no data", "jobs:\n  - name: a\n    model: dlrm\n", [":2:", "needs `data`"]),
-    ("no format", "jobs:\n  - name: a\n    model: dlrm\n    data: {path: x}\n", [":4:", "jobs[0].data.format", "is missing"]),
+    ("no format", "jobs:\n  - name: a\n    model: dlrm\n    data: {valid: {}}\n", [":4:", "jobs[0].data.format", "is missing"]),
     ("unknown format", "jobs:\n  - name: a\n    model: dlrm\n    data: {format: cvs}\n", [":4:", "jobs[0].data.format", "'cvs'; did you mean 'csv'"]),
     ("unknown data key", "jobs:\n  - name: a\n    model: dlrm\n    data:\n      format: generated\n      like: criteo\n      row: 5\n", [":7:", "jobs[0].data.row", "5", "did you mean 'rows'"]),
     ("data file absent", "jobs:\n  - name: a\n    model: dlrm\n    data: {format: criteo, path: absent.tsv}\n", [":4:", "jobs[0].data.path", "no such file", "absent.tsv"]),

@@ -7,7 +7,8 @@ PaddleRec (models/rank/dmr), made from Tianchi's data set 56.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rmixer.data.fixed import FixedText
 from rmixer.data.schema import Schema, SequenceColumn
@@ -16,6 +17,7 @@ from rmixer.data.table import NotRightError, Table
 if TYPE_CHECKING:
     import polars as pl
 
+    from rmixer.data.detect import Sample
     from rmixer.data.format import Chunk
 
 LENGTH = 50
@@ -84,6 +86,12 @@ class Alimama(FixedText):
             SequenceColumn(name="hist_brand", shares="brand"),
         ),
     )
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        rows = sample.fields(",")
+        return {} if rows and all(len(row) == len(COLUMNS) for row in rows) else None
 
 
 def _filled(i: int) -> pl.Expr:

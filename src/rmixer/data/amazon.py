@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from rmixer.data.detect import Sample
+
 COLUMNS = ("hist_items", "hist_cates", "item", "cate", "label")
 _SLOTS = ("history", "cate", "target", "target_cate", "label")
 
@@ -59,6 +61,17 @@ class Amazon(Delimited):
         )
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        line = sample.lines[0] if sample.lines else ""
+        words = {word.partition(":")[0] for word in line.split(" ")}
+        fields = sample.fields(";")
+        lists = all(len(row) == len(COLUMNS) and row[-1] in ("0", "1") for row in fields)
+        reviews = {"user_id", "item_id", "time"} <= {name.strip() for name in line.split(",")}
+        slots = {"target", "target_cate", "label"} <= words
+        return {} if line and (lists or reviews or slots) else None
 
     @property
     def together(self) -> int:

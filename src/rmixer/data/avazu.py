@@ -26,6 +26,7 @@ from rmixer.errors import DataError, unknown_name
 if TYPE_CHECKING:
     import polars as pl
 
+    from rmixer.data.detect import Sample
     from rmixer.data.format import Chunk
 
 _PLAIN = (
@@ -89,6 +90,17 @@ class Avazu(FixedText):
         if self.form != FORMS[0]:
             self.schema = RECHUB if self.form == "rechub" else FLEN
             self.table_class = Table
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        words = tuple(sample.lines[0].split(",")) if sample.lines else ()
+        form = form_of(words)
+        if form == "kaggle" and "C21" not in words:
+            return None
+        if form == "flen" and any(row[-1] not in ("0", "1") for row in sample.fields(",")):
+            return None
+        return None if form is None else {"form": form}
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

@@ -31,6 +31,8 @@ from rmixer.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rmixer.data.detect import Sample
+
 _MASKED_FIELDS = 6
 
 
@@ -49,6 +51,16 @@ class Beauty:
         self.schema = Schema(label="label", sparse=("item",), sequences=(past,))
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        pairs = all(
+            len(words) == 2 and all(_is_id(word.encode()) for word in words)  # noqa: PLR2004
+            for words in sample.fields(" ")
+        )
+        masked = all(len(row) == _MASKED_FIELDS for row in sample.fields(";"))
+        return {} if sample.lines and (pairs or masked) else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmixer.data.format import load_format
+from rmixer.data import detect
 from rmixer.data.info import DataInfo
 from rmixer.errors import DataError, StorageError
 from rmixer.resources import format_bytes
@@ -77,7 +77,8 @@ def prepare(
         StorageError: the cache cannot be written, for example because the disk is full.
         Stopped: ``should_stop`` said so; nothing half-built is left.
     """
-    source = load_format(spec.format)(spec)
+    spec = detect.resolve(spec)
+    source = detect.opened(spec)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         key = cache_key(spec, source, cache_dir)
@@ -99,8 +100,9 @@ def find(spec: DataSpec, cache_dir: Path) -> Path | None:
         DataError: the source cannot be read.
         StorageError: the cache cannot be written.
     """
+    spec = detect.resolve(spec)
     try:
-        folder = cache_dir / cache_key(spec, load_format(spec.format)(spec), cache_dir)
+        folder = cache_dir / cache_key(spec, detect.opened(spec), cache_dir)
     except OSError as error:
         raise storage_error(error, cache_dir) from error
     return folder if _is_whole(folder) else None
@@ -249,8 +251,10 @@ def _build(
         _write_manifest(part, spec, info)
         part.rename(final)
         _sync(final.parent)
-    except BaseException:
+    except BaseException as error:
         _remove(part)
+        if isinstance(error, DataError):
+            raise detect.explained(error, spec) from error.__cause__
         raise
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmixer.data.checks import Problem, check_path
 from rmixer.data.format import Chunk
@@ -17,6 +17,9 @@ from rmixer.data.schema import DataSpec, Schema
 from rmixer.data.table import Table, frame_of
 from rmixer.data.text import first_line
 from rmixer.errors import DataError
+
+if TYPE_CHECKING:
+    from rmixer.data.detect import Sample
 
 DENSE = tuple(f"I{i}" for i in range(1, 14))
 SPARSE = tuple(f"C{i}" for i in range(1, 27))
@@ -33,6 +36,16 @@ class Criteo:
         self.schema = SCHEMA
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        rows = sample.fields("\t" if sample.lines and "\t" in sample.lines[0] else ",")
+        if rows and {"I1", "I13", "C1", "C26"} <= set(rows[0]):
+            return {}
+        width = len(SCHEMA.used)
+        lines = all(len(row) in (width, width - 1) and _is_ids(row[-len(SPARSE) :]) for row in rows)
+        return {} if rows and lines else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:
@@ -87,6 +100,11 @@ def _with_header(path: Path, names: tuple[str, ...], delimiter: str) -> Table:
             f"the header {what}; it must be label,I1,..,I13,C1,..,C26", path=path, line=1
         )
     return _table(names, delimiter, skip_lines=1)
+
+
+def _is_ids(words: list[str]) -> bool:
+    """Whether they are hexadecimal numbers of 8 digits, as Criteo writes them, or missing."""
+    return all(len(word) in (0, 8) and not word.strip("0123456789abcdefABCDEF") for word in words)
 
 
 def _table(columns: tuple[str, ...], delimiter: str, *, skip_lines: int) -> Table:

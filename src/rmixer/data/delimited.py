@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmixer.data.checks import Problem, check_path, check_schema
 from rmixer.data.format import Chunk
@@ -12,6 +13,9 @@ from rmixer.data.schema import DataSpec, parse_schema
 from rmixer.data.table import NotRightError, Table, frame_of
 from rmixer.data.text import first_line
 from rmixer.errors import DataError, unknown_name
+
+if TYPE_CHECKING:
+    from rmixer.data.detect import Sample
 
 _DELIMITERS = "\t,;|"
 
@@ -27,6 +31,15 @@ class Delimited:
         self.schema = parse_schema(spec.options["schema"])
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        for delimiter in _DELIMITERS:
+            widths = {len(row) for row in csv.reader(sample.lines, delimiter=delimiter)}
+            if len(widths) == 1 and widths != {1}:
+                return {}
+        return None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

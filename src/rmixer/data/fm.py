@@ -27,6 +27,7 @@ from rmixer.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rmixer.data.detect import Sample
     from rmixer.data.schema import DataSpec
 
 FIELDS = len(DENSE) + len(SPARSE)
@@ -47,6 +48,13 @@ class PaddleRecFM:
         self.schema = SCHEMA
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        block = "".join(f"{line}\n" for line in sample.lines).encode()
+        named = block.startswith(_NAMES[0])
+        return {} if block and _table(block, named=named) is not None else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

@@ -49,6 +49,10 @@ class Format(Protocol):
         schema: the columns; known after construction.
         sources: the files that it reads; the cache notices when their content changes.
 
+    Where they are true, it also has ``takes_folder`` (``path`` may be a folder),
+    ``schema_optional`` and ``schema_in_files`` (its columns are known only once its files have been
+    read).
+
     It may also have ``together``: so many consecutive rows, those of one user, are held out
     together or not at all.
     """
@@ -63,6 +67,9 @@ class Format(Protocol):
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:
         """The problems of its own keys; no file is read."""
+
+    # Optional: ``looks(sample)``, a static method, by which `rmixer.data.detect` finds it; and
+    # ``header_info()``, the `DataInfo` where files tell all sizes without their rows, else None.
 
     def chunks(self) -> Iterator[Chunk]:
         """All rows.

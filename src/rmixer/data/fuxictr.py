@@ -32,6 +32,7 @@ from rmixer.data.schema import DataSpec, Schema, SequenceColumn
 from rmixer.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
+    from rmixer.data.detect import Sample
     from rmixer.data.info import DataInfo
 
 MAP = "feature_map.json"
@@ -60,6 +61,15 @@ class FuxiCTR:
         if self.rows and self.rows[0].suffix == ".csv":
             self.schema = replace(self.schema, table_rows={})
         self.sources = (*self.rows, *(() if known or found is None else (found,)))
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        try:
+            rows_of(sample.path)
+            return {"feature_map": read_map(map_of(sample.path))}
+        except DataError:
+            return None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

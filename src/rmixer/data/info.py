@@ -51,6 +51,13 @@ class DataInfo:
     train_rows: int = 0
     valid_rows: int = 0
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of its columns in the cache, at most: lists may be shorter than they can be."""
+        lists = sum(8 + 4 * sequence.max_length for sequence in self.sequences)
+        row = 1 + 4 * len(self.dense) + 4 * len(self.fields) + lists + 8
+        return row * self.rows
+
     def to_dict(self) -> dict[str, Any]:
         """A mapping for JSON; `from_dict` reads it."""
         return asdict(self)

@@ -30,6 +30,7 @@ from rmixer.errors import DataError, unknown_name
 if TYPE_CHECKING:
     import polars as pl
 
+    from rmixer.data.detect import Sample
     from rmixer.data.format import Chunk
 
 FORMS = ("dpin", "raw")
@@ -118,6 +119,22 @@ class KDD2012(FixedText):
         super().__init__(spec)
         if spec.options.get("form") == "raw":
             self.schema, self.table_class = RAW_SCHEMA, ImpressionTable
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        if not sample.lines:
+            return None
+        width = len(KDD2012.SCHEMA.used)
+        if all(len(row) == width and row[-1] in ("0", "1") for row in sample.fields(";")):
+            return {}
+        raw = all(
+            len(row) == len(RAW_COLUMNS)
+            and all(word.isdigit() for word in row[:2])
+            and int(row[0]) <= int(row[1]) >= 1
+            for row in sample.fields("\t")
+        )
+        return {"form": "raw"} if raw else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

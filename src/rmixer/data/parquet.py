@@ -26,6 +26,9 @@ from rmixer.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
+    from rmixer.data.detect import Sample
+
+MAGIC = b"PAR1"
 #: Rows of a chunk.
 CHUNK_ROWS = 1 << 17
 
@@ -41,6 +44,12 @@ class Parquet:
         self.schema = parse_schema(spec.options["schema"])
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else parts(Path(path), ".parquet")
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        parts_there = any(name.endswith(".parquet") for name in sample.names)
+        return {} if sample.head.startswith(MAGIC) or parts_there else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:
@@ -156,7 +165,7 @@ def _open(path: Path) -> None:
         raise DataError("no such file", path=path) from error
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", path=path) from error
-    if magic != b"PAR1":
+    if magic != MAGIC:
         raise DataError("is no parquet file; one begins with PAR1", path=path)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from rmixer.data.detect import Sample
     from rmixer.data.format import Chunk
 
 TYPES = ("token", "float", "token_seq", "float_seq")
@@ -123,12 +124,21 @@ class RecBole(Delimited):
     """The format ``recbole``."""
 
     options: tuple[str, ...] = ("path", "schema", "threshold")
+    takes_folder = True
 
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec)
         self.threshold: float | None = spec.options.get("threshold")
         if self.sources:
             self.sources = atomic_files(self.sources[0])
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        if f"{sample.path.name}.inter" in sample.names:
+            return {}
+        words = sample.lines[0].split("\t") if sample.lines else []
+        return {} if words and all(w.rpartition(":")[2] in TYPES for w in words) else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

@@ -31,6 +31,7 @@ from rmixer.data import FORMATS
 from rmixer.data.checks import (
     Problem,
     as_list,
+    check_path,
     check_transform,
     check_valid,
     sequence_items,
@@ -39,6 +40,8 @@ from rmixer.data.checks import (
 from rmixer.errors import UsageError, unknown_name
 
 COMMON_KEYS = ("format", "transform", "valid")
+#: The format of data that say themselves what they are (`rmixer.data.detect`).
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +146,9 @@ def validate(data: Mapping[str, Any]) -> list[Problem]:
         One ``(key, message)`` per problem, the key dotted and relative to ``data``
         (``schema.sequence.hist.separator``); empty if all is well.
     """
-    name = data.get("format")
-    if name is None:
-        return [("format", f"is missing; one of {', '.join(sorted(FORMATS))}")]
+    name = data.get("format", AUTO)
+    if name in (None, AUTO):
+        return _validate_auto(data)
     if not isinstance(name, str) or (name not in FORMATS and ":" not in name):
         return [("format", unknown_name("data format", str(name), FORMATS))]
     try:
@@ -168,6 +171,9 @@ def parse(data: Mapping[str, Any]) -> DataSpec:
     problems = validate(data)
     if problems:
         raise UsageError("; ".join(f"data.{key}: {message}" for key, message in problems))
+    if data.get("format") in (None, AUTO):
+        options = {"data": dict(data)}  # to be parsed again, with the format that is found
+        return DataSpec(format=AUTO, transform=Transform(), valid=Valid(), options=options)
     format_class = _load(data["format"])
     transform = {"dense": format_class.default_dense, **(data.get("transform") or {})}
     options = {key: data[key] for key in format_class.options if data.get(key) is not None}
@@ -196,6 +202,27 @@ def parse_schema(schema: Mapping[str, Any]) -> Schema:
         delimiter=schema.get("delimiter"),
         missing=tuple(map(str, as_list(schema.get("missing") or ()))),
     )
+
+
+def takes_folder(data: Mapping[str, Any]) -> bool:
+    """Whether ``path`` may name a folder."""
+    name = data.get("format")
+    if name in (None, AUTO):
+        return True
+    try:
+        return bool(getattr(_load(str(name)), "takes_folder", False))
+    except UsageError:
+        return False
+
+
+def _validate_auto(data: Mapping[str, Any]) -> list[Problem]:
+    """Check what can be checked before the format is known."""
+    if "path" not in data:
+        return [("format", f"is missing; one of {', '.join(sorted(FORMATS))}")]
+    options = {key for name in FORMATS for key in _load(name).options}
+    problems = unknown_keys(data, (*COMMON_KEYS, *options), "")
+    problems += check_transform(data.get("transform")) + check_valid(data.get("valid"))
+    return problems + check_path(data)
 
 
 def _load(name: str) -> Any:

@@ -8,10 +8,17 @@ slots, or others, by ``schema`` as in `rmixer.data.slots`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rmixer.data.slots import PaddleRecSlots
+
+if TYPE_CHECKING:
+    from rmixer.data.detect import Sample
+
+
+_NUMBERS = re.compile(r"\d+:\d+")
 
 
 class SlotDNN(PaddleRecSlots):
@@ -22,3 +29,11 @@ class SlotDNN(PaddleRecSlots):
         "label": "1",
         "sequence": {str(slot): {} for slot in range(2, 302)},
     }
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        words = [word for line in sample.lines for word in line.split(" ") if word]
+        numbers = all(_NUMBERS.fullmatch(word) for word in words)
+        labels = all(line.startswith(("0:1 ", "1:1 ")) for line in sample.lines)
+        return {} if words and numbers and labels else None

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from rmixer.data.detect import Sample
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
@@ -64,6 +66,7 @@ class PaddleRecSlots:
 
     options: tuple[str, ...] = ("path", "schema")
     default_dense = "none"  # what stands there has been scaled
+    schema_optional = True
     #: Whether a word is ``value:slot``.
     VALUE_FIRST: ClassVar[bool] = False
     #: What is read where a jobs file names no schema.
@@ -79,6 +82,13 @@ class PaddleRecSlots:
         self.slots = _slots(given, self.schema)
         path = spec.options.get("path")
         self.sources: tuple[Path, ...] = () if path is None else (Path(path),)
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        words = [word.partition(":") for line in sample.lines for word in line.split(" ")]
+        named = words and all(name and value for name, _, value in words if name)
+        return {} if named and any(name == "click" for name, _, _ in words) else None
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

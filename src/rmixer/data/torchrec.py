@@ -35,6 +35,7 @@ from rmixer.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rmixer.data.detect import Sample
     from rmixer.data.info import DataInfo
 
 CHUNK_ROWS = 1 << 16
@@ -59,6 +60,24 @@ class TorchRec:
         self.sources: tuple[Path, ...] = tuple(
             file for day in self.days for file in self._files(day)
         )
+
+    @staticmethod
+    def looks(sample: Sample) -> Mapping[str, Any] | None:
+        """See `rmixer.data.detect`."""
+        dense = [name for name in sample.names if re.fullmatch(r"(day_\d+_)?dense\.npy", name)]
+        if not dense:
+            return None
+        day = dense[0].removesuffix("dense.npy")
+        settled: dict[str, int] = {}
+        for what, usual in (("dense", DENSE), ("sparse", SPARSE)):
+            if f"{day}{what}.npy" in sample.names:
+                shape = arrays.read_header(sample.path / f"{day}{what}.npy").shape
+                if len(shape) == 2 and shape[1] != usual:  # noqa: PLR2004
+                    settled[what] = shape[1]
+        if f"{day}sparse.npy" not in sample.names and f"{day}{_MULTI_HOT}" in sample.names:
+            with arrays.Archive(sample.path / f"{day}{_MULTI_HOT}") as archive:
+                settled["multi_hot"] = max(archive.header(n).shape[1] for n in archive.names)
+        return settled
 
     @staticmethod
     def check(data: Mapping[str, Any]) -> list[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,17 @@ def validate(model: str, data: Mapping[str, Any]) -> list[Problem]:
 
     Returns:
         One ``(key, message)`` per problem, the key relative to ``data``; empty if all is well, or
-        if the model or the format is somebody else's.
+        if the model or the format is somebody else's, or the columns are known to the files alone.
     """
     need = _NEEDS.get(model)
-    if need is None or data["format"] not in FORMATS:
+    name = data.get("format")
+    if need is None or name not in FORMATS:
+        return []
+    if getattr(load_format(name), "schema_in_files", False):
         return []
     spec = parse(data)
+    options = {key: value for key, value in spec.options.items() if key != "path"}
+    spec = replace(spec, options=options)
     message = need(load_format(spec.format)(spec).schema)
     if message is None:
         return []

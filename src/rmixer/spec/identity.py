@@ -116,12 +116,17 @@ def script_digest(argv: Sequence[str], workdir: Path) -> str | None:
 
 
 def file_state(path: Path) -> list[int] | None:
-    """Size in bytes and time of the last change in ns: enough to notice another content."""
+    """Size in bytes and time of the last change in ns: enough to notice another content.
+
+    Of a folder: of all that is in it.
+    """
     try:
-        state = path.stat()
+        states = [path.stat()]
+        if path.is_dir():
+            states += [part.stat() for part in path.rglob("*")]
     except OSError:
         return None
-    return [state.st_size, state.st_mtime_ns]
+    return [sum(s.st_size for s in states), max(s.st_mtime_ns for s in states)]
 
 
 @cache

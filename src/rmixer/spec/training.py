@@ -80,7 +80,7 @@ class TrainingBuilder:
         found = catalog.check_data(data)
         self._gather(draft, "data", data, found)
         if isinstance(data.get("path"), str) and "path" not in dict(found):
-            problem = file_problem(data["path"])
+            problem = file_problem(data["path"], folder=catalog.data_takes_folder(data))
             if problem:
                 self._add(draft, problem, "data", "path")
         if not found:
@@ -104,10 +104,17 @@ class TrainingBuilder:
         self.problems.add(draft.path(*rest), message, draft.note(*rest))
 
 
-def file_problem(path: str) -> str | None:
-    """What is wrong with a data file, seen from outside: its content is not looked at."""
+def file_problem(path: str, *, folder: bool = False) -> str | None:
+    """What is wrong with a data file, seen from outside: its content is not looked at.
+
+    Args:
+        path: of it.
+        folder: whether it may be a folder.
+    """
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
+        if folder and stat.S_ISDIR(mode):
+            return None if os.listdir(path) else f"{path!r} is an empty folder"  # noqa: PTH208
         if not stat.S_ISREG(mode):
             what = "a directory" if stat.S_ISDIR(mode) else "no regular file"
             return f"{path!r} is {what}; name a data file"

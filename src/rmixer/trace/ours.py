@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 import torch
 
-from rmixer.data.batch import Batch
+from rmixer.data.batch import Batch, Lists
 from rmixer.data.dataset import Dataset, shuffled
 from rmixer.data.info import DataInfo
 from rmixer.errors import UsageError
@@ -47,7 +47,9 @@ class Training:
 
     Attributes:
         model, params, optimizer, batch_size, seed: as in a jobs file.
-        folder: the parsed data; None: table sizes are in ``params.table_rows``.
+        folder: the parsed data.
+        info: the shape of data that are not parsed, from their headers.
+        Without either, table sizes are in ``params.table_rows``.
     """
 
     model: str
@@ -56,6 +58,7 @@ class Training:
     batch_size: int
     seed: int = 0
     folder: Path | None = None
+    info: DataInfo | None = None
 
 
 class _Rows(Protocol):
@@ -112,6 +115,8 @@ class _Recorded:
 def _source(training: Training) -> _Rows:
     if training.folder is not None:
         return _Parsed(Dataset(training.folder), training)
+    if training.info is not None:
+        return _Drawn(training.info, training)
     parsed = params.parse(training.model, training.params) if ":" not in training.model else None
     rows = parsed.table_rows if parsed else training.params.get("table_rows")
     if not rows:
@@ -149,7 +154,7 @@ class _Parsed:
 
 
 class _Drawn:
-    """Rows that are not there, of tables of known sizes: ids drawn uniformly."""
+    """Rows that are not there, of tables of known sizes: ids drawn uniformly, lists full."""
 
     def __init__(self, info: DataInfo, training: Training) -> None:
         self.info = info
@@ -165,6 +170,13 @@ class _Drawn:
             dense_BN=torch.zeros(size, len(self.info.dense)),
             sparse_BF=torch.from_numpy(sparse.astype(np.int32)),
             label_B=torch.zeros(size),
+            sequences={
+                s.name: Lists.of(
+                    draw(0, self.info.tables[s.table].rows, size * s.max_length).astype(np.int32),
+                    np.full(size, s.max_length),
+                )
+                for s in self.info.sequences
+            },
         )
 
 

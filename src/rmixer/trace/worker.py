@@ -14,12 +14,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmixer.errors import RmixerError
 from rmixer.estimate.heap import HeapSettings
 from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
 from rmixer.monitor import own_memory
+
+if TYPE_CHECKING:
+    from rmixer.data.info import DataInfo
 
 INDEX = 8  # bytes of a row number
 #: Of the files of a data set; the others are read and let go.
@@ -47,7 +50,7 @@ def main() -> int:
 
 def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
     """What one training needs: peaks on host and device, mapped data, costs of a step."""
-    folder = _parsed(job, request)  # before torch is imported: it may end here
+    folder, info = _parsed(job, request)  # before torch is imported: it may end here
 
     from rmixer.trace.ours import Training, trace_training  # noqa: PLC0415
 
@@ -58,13 +61,14 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
         batch_size=job["batch_size"],
         seed=job.get("seed") or 0,
         folder=folder,
+        info=info,
     )
     gpu = request["device"] != "cpu"
     trace = trace_training(training, "cuda" if gpu else "cpu")
     answer: dict[str, Any] = {
         "costs": sum_costs(trace["costs"]),
-        "mapped_bytes": _size(folder),
-        "order_bytes": 2 * INDEX * rows if (rows := _rows(folder)) else 0,
+        "mapped_bytes": info.mapped_bytes if info else _size(folder),
+        "order_bytes": 2 * INDEX * (info.train_rows if info else _rows(folder)),
         "resident_bytes": own_memory()["peak_bytes"],
     }
     if gpu:
@@ -77,19 +81,27 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
     return answer
 
 
-def _parsed(job: Mapping[str, Any], request: Mapping[str, Any]) -> Path | None:
-    """The parsed data of a job, if it has any; parsed now only if the request says so."""
-    from rmixer.data import cache, schema  # noqa: PLC0415
+def _parsed(
+    job: Mapping[str, Any], request: Mapping[str, Any]
+) -> tuple[Path | None, DataInfo | None]:
+    """The parsed data of a job, if it has any; else what headers tell of them.
+
+    They are parsed now only if the request says so and headers do not tell.
+    """
+    from rmixer.data import cache, detect, schema  # noqa: PLC0415
 
     if job.get("data") is None:
-        return None
+        return None, None
     spec = schema.parse(job["data"])
     found = cache.find(spec, Path(request["cache_dir"]))
-    if found is None and request.get("parse"):
-        found = cache.prepare(spec, Path(request["cache_dir"]))
-    if found is None:
+    if found is not None:
+        return found, None
+    info = detect.header_info(spec)
+    if info is not None:
+        return None, info
+    if not request.get("parse"):
         raise RmixerError("its data are not parsed yet, so the sizes of its tables are not known")
-    return found
+    return cache.prepare(spec, Path(request["cache_dir"])), None
 
 
 def _rows(folder: Path | None) -> int:

@@ -21,6 +21,7 @@ import torch
 
 from rmixer.data import schema
 from rmixer.data.batch import Batch, Lists
+from rmixer.data.cache import read_manifest
 from rmixer.data.dataset import lists
 from rmixer.data.encode import Encoder
 from rmixer.data.format import load_format
@@ -116,7 +117,7 @@ def save(
         "schema_version": SCHEMA_VERSION,
         "model": model,
         "params": dict(params),
-        "data": {key: value for key, value in data.items() if key != "path"},
+        "data": _as_read(data, data_folder),
         "info": info.to_dict(),
         "torch": str(torch.__version__),
         **extra,
@@ -136,6 +137,13 @@ def save(
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def _as_read(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What to say of rows of that data, without a path: with the format and what files told."""
+    identity = read_manifest(folder)["identity"]
+    kept = {key: value for key, value in data.items() if key != "path"}
+    return {**kept, "format": identity["format"], **identity["options"]}
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:

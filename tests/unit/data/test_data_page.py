@@ -16,7 +16,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["format"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.get("format", "auto"))
 def test_an_example_is_right(example: dict) -> None:
     """Every block of YAML is what a jobs file may say under `data`."""
     assert schema.validate(example) == []

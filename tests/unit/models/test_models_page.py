@@ -6,7 +6,6 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from rmixer.data import FORMATS
 from rmixer.models.kinds import ModelParams
 from rmixer.models.params import PARAMS
 
@@ -24,9 +23,3 @@ def test_every_model_has_its_line_with_its_parameters() -> None:
         name: {field.name for field in fields(kind)} - _COMMON for name, kind in PARAMS.items()
     }
     assert {name: params - _COMMON for name, params in found.items()} == wanted
-
-
-def test_every_format_has_its_line() -> None:
-    """By name."""
-    lines = [line for line in (DOCS / "data.md").read_text().splitlines() if line.startswith("| `")]
-    assert {line.split("`")[1] for line in lines} == set(FORMATS)
