@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 #: How much a behaviour counts: looked at, kept, put into the cart, bought.
-WEIGHTS = np.array((1.0, 2.0, 3.0, 4.0))
+WEIGHTS = np.array((1.0, 1.5, 2.0, 2.5))
 _OFTEN = np.array((0.7, 0.1, 0.1, 0.1))
 #: An entry counts half of one that is so many entries newer.
-HALF_LIFE = 6.0
+HALF_LIFE = 8.0
 #: Values of cms_segid to new_user_class_level.
 _PROFILE = (97, 13, 2, 7, 4, 4, 2, 5)
 
@@ -64,7 +64,7 @@ class AlimamaShape:
             place = generator.integers(0, 2, rows)
             profile = _profile(user)
             recent = np.where(past.age_L < LENGTH, 0.5 ** (past.age_L / HALF_LIFE), 0.0)
-            logits = -2.1 + 6.0 * past.share(WEIGHTS[kind] * recent) + 0.3 * place
+            logits = -2.3 + 7.0 * past.share(WEIGHTS[kind] * recent) + 0.3 * place
             pair = (profile[:, 3] * sizes["categories"] + past.category_B).astype(np.uint64)
             label, probability = draw(generator, sigmoid(logits + 0.5 * normal_hash(pair, 41)))
             ad = past.item_B
