@@ -88,6 +88,8 @@ def prepare(
         with _lock(cache_dir / f"{key}.lock", should_stop, report):
             if not _is_whole(final):
                 _build(spec, source, final, should_stop, report)
+    except DataError as error:
+        raise detect.explained(error, spec) from error.__cause__
     except OSError as error:
         raise storage_error(error, cache_dir) from error
     return final
@@ -251,10 +253,8 @@ def _build(
         _write_manifest(part, spec, info)
         part.rename(final)
         _sync(final.parent)
-    except BaseException as error:
+    except BaseException:
         _remove(part)
-        if isinstance(error, DataError):
-            raise detect.explained(error, spec) from error.__cause__
         raise
 
 

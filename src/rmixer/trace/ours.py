@@ -159,8 +159,11 @@ class _Drawn:
     def __init__(self, info: DataInfo, training: Training) -> None:
         self.info = info
         self._generator = np.random.default_rng(training.seed)
-        self.train_rows = np.arange(STEPS_WITH_LISTS * training.batch_size)
-        self.valid_rows = -1 - np.arange(EVALUATION_BATCH)
+        size, evaluated = training.batch_size, EVALUATION_BATCH
+        if info.rows:
+            size, evaluated = min(size, info.train_rows), min(evaluated, info.valid_rows)
+        self.train_rows = np.arange(STEPS_WITH_LISTS * size)
+        self.valid_rows = -1 - np.arange(evaluated)
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         size, draw = len(rows), self._generator.integers
