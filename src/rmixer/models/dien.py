@@ -52,15 +52,16 @@ class DIEN(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Log-odds ``[B]``."""
-        return self._both(batch)[0]
+        return self._read(batch)[0]
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross entropy, plus ``auxiliary`` times that of the next entries (equation 8)."""
-        logits_B, next_loss = self._both(batch)
+        logits_B, *entries = self._read(batch)
         loss = F.binary_cross_entropy_with_logits(logits_B, batch.label_B)
-        return loss + self.auxiliary * next_loss
+        return loss + self.auxiliary * next_entry_loss(*entries)
 
-    def _both(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-odds ``[B]``, and of each entry the state, the vector, and whether there is one."""
         fields_BFD, sequences = self.embedding(batch)
         entries_LH = self.history.entries(sequences)
         padded = Padded.of(self.history.lists(batch))
@@ -72,7 +73,7 @@ class DIEN(nn.Module):
         means = self.history.means(sequences, batch)
         x_BW = torch.cat([evolved_BH, fields_BFD.flatten(1), *means, batch.dense_BN], 1)
         logits_B1: Tensor = self.mlp(x_BW)
-        return logits_B1.squeeze(1), next_entry_loss(interest_BTH, past_BTH, mask_BT)
+        return logits_B1.squeeze(1), interest_BTH, past_BTH, mask_BT
 
 
 class AUGRU(nn.Module):
