@@ -227,6 +227,8 @@ class Estimate:
 
 #: Stations of the queueing network that all jobs of a node share.
 HOST_STATIONS = ("cores", "memory_bandwidth", "storage")
+#: Stations that the jobs of one GPU share.
+GPU_STATIONS = ("compute", "bandwidth", "transfer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,14 @@ from rmixer.spec.load import (
     load_jobs_file,
 )
 from rmixer.spec.problems import CommandNotFoundError
+from rmixer.spec.profiles import declared_profiles
 from rmixer.spec.schema import json_schema
 
 __all__ = [
     "CommandNotFoundError",
     "JobsFile",
     "command_name",
+    "declared_profiles",
     "describe_changes",
     "job_from_command",
     "jobs_from_dicts",

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rmixer.spec.document import KeyPath
 from rmixer.spec.problems import shown, unknown_key
-from rmixer.spec.schema import JOB_KEYS, DeclaredProfile
+from rmixer.spec.schema import JOB_KEYS, DeclaredProfile, DeviceProfile
 
 #: Kind of finding -> what to say; ``{value}`` is the value, ``{bound}`` the bound that it broke.
 _MESSAGES = {
@@ -38,11 +38,17 @@ def validation_problems(
     ]
 
 
+def _known_keys(path: KeyPath) -> list[str]:
+    if path[0] != "profile":
+        return JOB_KEYS
+    return sorted((DeviceProfile if "devices" in path[1:] else DeclaredProfile).model_fields)
+
+
 def _message(one: Any, values: dict[str, Any]) -> str:
     path: KeyPath = tuple(one["loc"])
     context = one.get("ctx", {})
     if one["type"] == "extra_forbidden":
-        known = sorted(DeclaredProfile.model_fields) if path[0] == "profile" else JOB_KEYS
+        known = _known_keys(path)
         return unknown_key(str(path[-1]), one["input"], known, path)
     if one["type"] == "missing":
         return f"the key is missing; the job has {', '.join(sorted(values)) or 'no key'}"

@@ -5,13 +5,14 @@ Paths, names of models, and what depends on another key are checked in `rmixer.s
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from rmixer.errors import unknown_name
-from rmixer.model import HOST_STATIONS
+from rmixer.model import GPU_STATIONS, HOST_STATIONS
 from rmixer.resources import parse_bytes, parse_seconds
 
 SCHEMA_VERSION = 1
@@ -20,6 +21,7 @@ _LARGEST = 2**63 - 1
 _TEMPLATE = {"type": "string", "pattern": r"^\{[A-Za-z_][A-Za-z0-9_]*\}$"}
 _DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 _DEVICES = ("auto", "cpu", "gpu")
+_STATIONS = (*HOST_STATIONS, *GPU_STATIONS)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -98,15 +100,41 @@ def _fuse(value: Any) -> str | int:
     raise ValueError(f"{value!r} is not auto, never, or a number of jobs of at least 1")
 
 
-def _shares(value: Any) -> dict[str, float]:
+def _by_station(value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         raise ValueError("write a mapping, for example {cores: 0.8}")  # noqa: TRY004
     for key, item in value.items():
-        if key not in HOST_STATIONS:
-            raise ValueError(unknown_name("station", key, HOST_STATIONS))
-        if isinstance(item, bool) or not isinstance(item, int | float) or item < 0:
-            raise ValueError(f"{key}: {item!r} is not a number of at least 0")
+        if key not in _STATIONS:
+            raise ValueError(unknown_name("station", key, _STATIONS))
+        if isinstance(item, bool) or not isinstance(item, int | float) or not item < math.inf:
+            raise ValueError(f"{key}: {item!r} is not a number")
     return {key: float(item) for key, item in value.items()}
+
+
+def _shares(value: Any) -> dict[str, float]:
+    shares = _by_station(value)
+    for key, share in shares.items():
+        if share < 0:
+            raise ValueError(f"{key}: {share:g} is not a number of at least 0")
+        if share > 1 and key != "cores":
+            raise ValueError(f"{key}: {share:g} is not a share of the time, from 0 to 1")
+    return shares
+
+
+def _lengths(value: Any) -> dict[str, float]:
+    lengths = _by_station(value)
+    for key, length in lengths.items():
+        if not length > 0:
+            raise ValueError(f"{key}: {length:g} is not a number above 0")
+    return lengths
+
+
+def _device_kinds(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("write a mapping, for example {gpu: {solo_seconds: 60}}")
+    if any(not isinstance(kind, str) or not kind.strip() for kind in value):
+        raise ValueError("a kind of device is gpu, cpu, or a GPU's type such as NVIDIA H200")
+    return value
 
 
 def _as(schema: dict[str, Any], check: Any) -> tuple[BeforeValidator, WithJsonSchema]:
@@ -145,6 +173,13 @@ Fuse = Annotated[
     *_as({"anyOf": [{"enum": ["auto", "never"]}, {"type": "integer", "minimum": 1}]}, _fuse),
 ]
 Shares = Annotated[dict[str, float], *_as(_SHARES_SCHEMA, _shares)]
+Lengths = Annotated[
+    dict[str, float],
+    *_as(
+        {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+        _lengths,
+    ),
+]
 Optimizer = Annotated[
     dict[str, Any], WithJsonSchema({"type": ["string", "object"], "examples": ["adam"]})
 ]
@@ -164,15 +199,26 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class DeclaredProfile(_Strict):
-    """What a job uses, declared by who knows it; the words are those of `rmixer.model.Profile`."""
+class DeviceProfile(_Strict):
+    """What a job uses on a kind of device; the words are those of `rmixer.model.Profile`."""
 
-    threads: Count = 1
+    threads: Count | None = None
+    solo_seconds: Annotated[float, Field(gt=0)] | None = None
     step_seconds: Annotated[float, Field(gt=0)] | None = None
-    startup_seconds: Annotated[float, Field(ge=0)] = 0.0
+    startup_seconds: Annotated[float, Field(ge=0)] | None = None
     memory: Size | None = None
-    demand: Shares = Field(default_factory=dict)
-    granularity: Shares = Field(default_factory=dict)
+    demand: Shares | None = None
+    granularity: Lengths | None = None
+
+
+class DeclaredProfile(DeviceProfile):
+    """What a job uses, declared by who knows it; ``devices`` says where that differs.
+
+    What stands beside ``devices`` holds on every device. Where ``devices`` is given, the job trains
+    on these kinds alone: ``cpu``, ``gpu`` for any GPU, or a GPU's type.
+    """
+
+    devices: Annotated[dict[str, DeviceProfile], BeforeValidator(_device_kinds)] | None = None
 
 
 class JobKeys(_Strict):
