@@ -7,7 +7,8 @@ changed in any way gets another key, and another data set.
 
     KEY/            a finished data set: columns, vocabulary, manifest.json
     KEY.lock        held by the builder (flock: it is free again however its holder ends)
-    KEY.building/   what a builder has so far; left behind by a kill, removed by the next one
+    KEY.used        shared by the processes that use it; its time is that of the last use
+    KEY.building/   what a builder has so far; the next one goes on from there
     fingerprints/   content hashes of source files
 
 A finished data set is written, synced and then renamed, so it is there wholly or not at all.
@@ -23,7 +24,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from rmixer.data.schema import DataSpec
 
 #: Part of every key: raise it when the same source would be written differently.
-VERSION = 5
+VERSION = 6
 
 _BLOCK = 1 << 22
 #: A file changed less than this before it was hashed may change again without a new time.
@@ -75,24 +76,70 @@ def prepare(
     Raises:
         DataError: something in the source is not right.
         StorageError: the cache cannot be written, for example because the disk is full.
-        Stopped: ``should_stop`` said so; nothing half-built is left.
+        Stopped: ``should_stop`` said so; what has been read is kept for the next builder.
     """
     spec = detect.resolve(spec)
     source = detect.opened(spec)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        key = cache_key(spec, source, cache_dir)
-        final = cache_dir / key
-        if _is_whole(final):
-            return final
-        with _lock(cache_dir / f"{key}.lock", should_stop, report):
-            if not _is_whole(final):
-                _build(spec, source, final, should_stop, report)
+        final = cache_dir / cache_key(spec, source, cache_dir)
+        while not _is_held(final):  # removed between its end and its use: once more
+            with _lock(lock_path(final), should_stop, report):
+                if not is_whole(final):
+                    _build(spec, source, final, should_stop, report)
     except DataError as error:
         raise detect.explained(error, spec) from error.__cause__
     except OSError as error:
         raise storage_error(error, cache_dir) from error
     return final
+
+
+def lock_path(folder: Path) -> Path:
+    """What the builder of a data set locks."""
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def used_path(folder: Path) -> Path:
+    """What those that use a data set share."""
+    return folder.with_name(f"{folder.name}.used")
+
+
+def building_path(folder: Path) -> Path:
+    """What a builder has so far."""
+    return folder.with_name(f"{folder.name}.building")
+
+
+#: Data sets that this process uses, until it ends, and what keeps them from being removed.
+_held: dict[Path, int] = {}
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a data set is whole, and cannot be removed from now on (where that can be helped)."""
+    if not is_whole(folder):
+        return False
+    if folder in _held:
+        return True
+    path = used_path(folder)
+    try:
+        descriptor = _shared(path)
+    except OSError:  # a cache that others keep, and that we may only read
+        return True
+    if not is_whole(folder):
+        os.close(descriptor)
+        return False
+    _held[folder] = descriptor
+    return True
+
+
+def _shared(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        os.utime(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def find(spec: DataSpec, cache_dir: Path) -> Path | None:
@@ -107,7 +154,7 @@ def find(spec: DataSpec, cache_dir: Path) -> Path | None:
         folder = cache_dir / cache_key(spec, detect.opened(spec), cache_dir)
     except OSError as error:
         raise storage_error(error, cache_dir) from error
-    return folder if _is_whole(folder) else None
+    return folder if is_whole(folder) else None
 
 
 def cache_key(spec: DataSpec, source: Format, cache_dir: Path) -> str:
@@ -136,7 +183,7 @@ def fingerprint(path: Path, cache_dir: Path) -> str:
             memo = cache_dir / "fingerprints" / "-".join(f"{part:x}" for part in identity)
             if memo.exists() and len(known := memo.read_text()) == 32:  # noqa: PLR2004
                 return known
-            digest = hashlib.blake2b(digest_size=16)
+            digest = hashlib.sha256()  # the fastest where the CPU has it
             while block := file.read(_BLOCK):
                 digest.update(block)
     except FileNotFoundError as error:
@@ -147,8 +194,8 @@ def fingerprint(path: Path, cache_dir: Path) -> str:
         raise DataError("no permission to read it", path=path) from error
     if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_SECONDS:
         memo.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomic(memo, digest.hexdigest())
-    return digest.hexdigest()
+        _write_atomic(memo, digest.hexdigest()[:32])
+    return digest.hexdigest()[:32]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -200,7 +247,7 @@ def storage_error(error: OSError, path: Path) -> StorageError:
     return StorageError(f"{where}: {error.strerror or error}")
 
 
-def _is_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
     """Whether a finished data set is there, with every file at its written size."""
     if not (folder / "manifest.json").exists():
         return False
@@ -244,29 +291,42 @@ def _build(
             raise Stopped
         report("building", rows)
 
-    part = final.with_name(f"{final.name}.building")
-    _remove(part)
+    def check() -> None:
+        if should_stop():
+            raise Stopped
+
+    part = building_path(final)
     _remove(final)  # damaged, else it would have been used
-    part.mkdir()
+    part.mkdir(exist_ok=True)
     try:
-        info = build(spec, source, part, on_rows)
-        _write_manifest(part, spec, info)
+        info, sums = build(spec, source, part, on_rows, check)
+        _write_manifest(part, spec, source, info, sums)
         part.rename(final)
         _sync(final.parent)
+    except Stopped:
+        raise
     except BaseException:
         _remove(part)
         raise
 
 
-def _write_manifest(folder: Path, spec: DataSpec, info: DataInfo) -> None:
+def _write_manifest(
+    folder: Path,
+    spec: DataSpec,
+    source: Format,
+    info: DataInfo,
+    sums: Mapping[str, Mapping[str, int]],
+) -> None:
     files = {}
     for path in sorted(folder.iterdir()):
         _sync(path)
-        files[path.name] = {"bytes": path.stat().st_size, "crc32": checksum(path)}
+        known = sums.get(path.name)
+        files[path.name] = known or {"bytes": path.stat().st_size, "crc32": checksum(path)}
     body = {
         "schema_version": 1,
         "version": VERSION,
         "identity": json.loads(json.dumps(spec.identity(), default=str)),
+        "sources": [str(path.absolute()) for path in source.sources],  # where it was; not used
         "info": info.to_dict(),
         "files": files,
     }

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmixer.data.checks import Problem, check_path
-from rmixer.data.format import Chunk
+from rmixer.data.format import Chunk, WholeChunk
+from rmixer.data.scanned import placed_chunks
 from rmixer.data.schema import DataSpec, Schema
 from rmixer.data.table import Table, frame_of
-from rmixer.data.text import first_line
+from rmixer.data.text import Place, first_line
 from rmixer.errors import DataError
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class Criteo:
         """All rows of the file."""
         (path,) = self.sources
         yield from sniff(path, label_needed=True).chunks(path)
+
+    def placed_chunks(self, start: Place | None) -> Iterator[tuple[Chunk | WholeChunk, Place]]:
+        """See `rmixer.data.format.Format`."""
+        (path,) = self.sources
+        yield from placed_chunks(sniff(path, label_needed=True), path, start)
 
     def chunks_of(self, source: Any) -> Iterator[Chunk]:
         """The rows of another file or of a frame; the label may be absent."""

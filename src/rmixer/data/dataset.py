@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from rmixer.data.batch import Batch, Lists
-from rmixer.data.build import open_column
 from rmixer.data.cache import read_manifest
+from rmixer.data.columns import open_column
 from rmixer.data.info import DataInfo
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ class Dataset:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.info = info = DataInfo.from_dict(read_manifest(folder)["info"])
-        self._label = open_column(folder, "label.u1", (info.rows,))
-        self._dense = open_column(folder, "dense.f4", (info.rows, len(info.dense)))
-        self._sparse = open_column(folder, "sparse.i4", (info.rows, len(info.fields)))
+        width = 1 + len(info.dense) + len(info.fields)
+        self._rows = open_column(folder, "rows.i4", (info.rows, width))
         self._sequences = {
             s.name: (
                 open_column(folder, f"{s.name}.values.i4", (-1,)),
@@ -47,15 +46,19 @@ class Dataset:
             )
             for s in info.sequences
         }
-        self.train_rows = open_column(folder, "train.i8", (info.train_rows,))
-        self.valid_rows = open_column(folder, "valid.i8", (info.valid_rows,))
+        kind = "i4" if (folder / "train.i4").exists() else "i8"
+        self.train_rows = open_column(folder, f"train.{kind}", (info.train_rows,))
+        self.valid_rows = open_column(folder, f"valid.{kind}", (info.valid_rows,))
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         """The rows with these numbers, in this order."""
+        taken = np.take(self._rows, rows, axis=0, mode="clip")
+        first = 1 + len(self.info.dense)
+        numbers = taken[:, :first].view(np.float32)
         return Batch(
-            dense_BN=_gather(self._dense, rows, torch.float32),
-            sparse_BF=_gather(self._sparse, rows, torch.int32),
-            label_B=_gather(self._label, rows, torch.uint8).to(torch.float32),
+            dense_BN=_tensor(numbers[:, 1:], torch.float32),
+            sparse_BF=_tensor(taken[:, first:], torch.int32),
+            label_B=_tensor(numbers[:, 0], torch.float32),
             sequences={name: lists(*columns, rows) for name, columns in self._sequences.items()},
         )
 
@@ -68,7 +71,7 @@ class Dataset:
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The labels of the rows with these numbers."""
-        return np.asarray(self._label[rows])
+        return np.asarray(self._rows[rows, 0]).view(np.float32).astype(np.uint8)
 
 
 def shuffled(
@@ -108,10 +111,10 @@ def lists(values: NDArray[np.int32], offsets: NDArray[np.int64], rows: NDArray[n
     return Lists.of(np.asarray(values[at]), lengths)
 
 
-def _gather(column: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -> torch.Tensor:
-    # Into memory that torch aligned: results must not depend on where numpy happened to put it.
-    out = torch.empty((len(rows), *column.shape[1:]), dtype=dtype)
-    np.take(column, rows, axis=0, out=out.numpy(), mode="clip")
+def _tensor(values: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    # In memory that torch aligned: results must not depend on where numpy happened to put it.
+    out = torch.empty(values.shape, dtype=dtype)
+    out.numpy()[...] = values
     return out
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rmixer.data.checks import Problem
     from rmixer.data.schema import DataSpec, Schema
 
+#: A missing whole number, and a missing id, in a `WholeChunk`.
+NO_NUMBER = -(1 << 31)
+NO_ID = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
@@ -38,6 +42,24 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.dense_BN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeChunk:
+    """Consecutive rows of whole numbers and ids below 2**32, column by column, without lists.
+
+    Attributes:
+        label_B: 0 or 1.
+        dense_NB: int32; `NO_NUMBER` is missing.
+        id_FB: int64, from 0 to 2**32 - 1; `NO_ID` is missing.
+    """
+
+    label_B: NDArray[np.uint8]
+    dense_NB: NDArray[np.int32]
+    id_FB: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.label_B)
 
 
 class Format(Protocol):
@@ -68,8 +90,12 @@ class Format(Protocol):
     def check(data: Mapping[str, Any]) -> list[Problem]:
         """The problems of its own keys; no file is read."""
 
-    # Optional: ``looks(sample)``, a static method, by which `rmixer.data.detect` finds it; and
-    # ``header_info()``, the `DataInfo` where files tell all sizes without their rows, else None.
+    # Optional: ``looks(sample)``, a static method, by which `rmixer.data.detect` finds it;
+    # ``header_info()``, the `DataInfo` where files tell all sizes without their rows, else None;
+    # and ``placed_chunks(start)``: pairs of a `Chunk` or a `WholeChunk` and the
+    # `rmixer.data.text.Place` where the next one begins, from the start (None) or from such a
+    # place. The cache prefers it to ``chunks``: a builder that was killed goes on from there. Where
+    # it is absent, the chunks that the killed builder has done are read again and dropped.
 
     def chunks(self) -> Iterator[Chunk]:
         """All rows.

@@ -55,7 +55,7 @@ class DataInfo:
     def mapped_bytes(self) -> int:
         """Bytes of its columns in the cache, at most: lists may be shorter than they can be."""
         lists = sum(8 + 4 * sequence.max_length for sequence in self.sequences)
-        row = 1 + 4 * len(self.dense) + 4 * len(self.fields) + lists + 8
+        row = 4 * (1 + len(self.dense) + len(self.fields)) + lists + 4  # and its number
         return row * self.rows
 
     def to_dict(self) -> dict[str, Any]:

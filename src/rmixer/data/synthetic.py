@@ -32,6 +32,8 @@ _LARGE = (1_000, 20_000)
 _WEIGHTS = np.array((0.4, 0.2, 0.05))
 #: Columns (from 0) of which each pair of ids has an effect of its own: all of small tables.
 _PAIRS = ((5, 13), (8, 21), (16, 22), (19, 24))
+#: How much they weigh, in hundredths, unless said otherwise.
+PAIR_PERCENT = 40
 
 #: Share of a history that is of the user's two categories; share of targets that are.
 _LOYALTY, _LIKED = 0.8, 0.5
@@ -81,20 +83,23 @@ class BehaviourRows:
         return 1 + (self.history - 1) % self.categories
 
 
-def criteo(rows: int, seed: int, max_table_rows: int) -> Iterator[CriteoRows]:
+def criteo(
+    rows: int, seed: int, max_table_rows: int, pair_percent: int = PAIR_PERCENT
+) -> Iterator[CriteoRows]:
     """Criteo-shaped rows: skewed ids, counts, missing values.
 
     The log-odds are a sum of an effect per id, linear effects of the logarithms of the counts, and
-    products of latent numbers of pairs of ids, which a linear model cannot see.
+    products of latent numbers of pairs of ids, which a linear model cannot see; ``pair_percent`` is
+    the weight of these.
     """
     sizes = np.minimum(CRITEO_TABLE_ROWS, max_table_rows)
     for index, size in chunk_sizes(rows):
         generator = np.random.default_rng([seed, 1, index])
-        yield _criteo_chunk(generator, size, sizes)
+        yield _criteo_chunk(generator, size, sizes, pair_percent / 100)
 
 
 def _criteo_chunk(
-    generator: np.random.Generator, rows: int, sizes: NDArray[np.int64]
+    generator: np.random.Generator, rows: int, sizes: NDArray[np.int64], pair_weight: float
 ) -> CriteoRows:
     fields = len(sizes)
     rank = (sizes * generator.random((rows, fields)) ** 3).astype(np.int64)
@@ -104,7 +109,8 @@ def _criteo_chunk(
     logits += 0.15 * ((np.log1p(dense) - 1.3) * np.resize((1.0, -1.0, 0.5), 13)).sum(axis=1)
     logits += (_WEIGHTS[np.searchsorted(_LARGE, sizes)] * normal_hash(rank_key, 7)).sum(axis=1)
     for a, b in _PAIRS:
-        logits += 0.4 * normal_hash(rank_key[:, a], 11) * normal_hash(rank_key[:, b], 13)
+        latent = normal_hash(rank_key[:, a], 11), normal_hash(rank_key[:, b], 13)
+        logits += pair_weight * latent[0] * latent[1]
     probability = 1.0 / (1.0 + np.exp(-logits))
     label = (generator.random(rows) < probability).astype(np.uint8)
     ids = (mix(rank_key) & np.uint64(0xFFFFFFFF)).astype(np.int64)

@@ -36,11 +36,12 @@ _HOURS = 240  # ten days from 2014-10-21, a Tuesday
 class AvazuShape:
     """Skewed ids; effects of ids, and of pairs that no sum of effects has.
 
-    `max_table_rows` bounds the distinct ids of a column.
+    `max_table_rows` bounds the distinct ids of a column; `pair_percent` weighs the effects of
+    pairs.
     """
 
     published_rows = 40_428_967
-    defaults: ClassVar[Sizes] = {"max_table_rows": 100_000}
+    defaults: ClassVar[Sizes] = {"max_table_rows": 100_000, "pair_percent": 60}
     schema: Schema = Avazu.SCHEMA
     data: ClassVar[Mapping[str, Any]] = {"format": "avazu"}
 
@@ -80,7 +81,8 @@ def _made(sizes: Sizes) -> Iterator[tuple[Drawn, NDArray[np.int64]]]:
         logits = -1.6 + (_WEIGHTS[np.searchsorted(_LARGE, many)] * normal_hash(key, 23)).sum(1)
         for a, b in PAIRS:
             i, j = names.index(a), names.index(b)
-            logits += 0.6 * normal_hash(key[:, i], 25) * normal_hash(key[:, j], 27)
+            latent = normal_hash(key[:, i], 25), normal_hash(key[:, j], 27)
+            logits += sizes["pair_percent"] / 100 * latent[0] * latent[1]
         label, probability = draw(generator, sigmoid(logits))
         hour = generator.integers(0, _HOURS, rows)
         ids = (_hexadecimal(mix(column)) for column in np.ascontiguousarray(key.T))

@@ -15,10 +15,17 @@ from rmixer.data.shapes import Drawn, Sizes
 
 
 class CriteoShape:
-    """Criteo's Kaggle data; `max_table_rows` bounds the distinct ids of a column."""
+    """Criteo's Kaggle data.
+
+    `max_table_rows` bounds the distinct ids of a column; `pair_percent` weighs the effects of
+    pairs.
+    """
 
     published_rows = 45_840_617
-    defaults: ClassVar[Sizes] = {"max_table_rows": 100_000}
+    defaults: ClassVar[Sizes] = {
+        "max_table_rows": 100_000,
+        "pair_percent": synthetic.PAIR_PERCENT,
+    }
     schema: Schema = SCHEMA
     data: ClassVar[Mapping[str, Any]] = {"format": "criteo"}
 
@@ -51,4 +58,6 @@ class CriteoShape:
 
 
 def _made(sizes: Sizes) -> Iterator[synthetic.CriteoRows]:
-    return synthetic.criteo(sizes["rows"], sizes["seed"], sizes["max_table_rows"])
+    return synthetic.criteo(
+        sizes["rows"], sizes["seed"], sizes["max_table_rows"], sizes["pair_percent"]
+    )

@@ -64,15 +64,26 @@ class Table:
         empty = True
         for block, line in blocks(path, skip_lines=self.skip_lines):
             empty = False
-            try:
-                chunk = self.chunk(self._read(block))
-            except NotRightError as error:
-                self._diagnose(block, path, line)
-                raise DataError(f"cannot be parsed: {error}", path=path, line=line) from error
-            yield chunk
+            yield self.parsed(block, path, line)
         if empty:
-            what = "has only a header" if self.skip_lines else "is empty"
-            raise DataError(f"the file {what}; at least one row is needed", path=path)
+            raise self.is_empty(path)
+
+    def parsed(self, block: bytes, path: Path, line: int) -> Chunk:
+        """The rows of some lines, of which the first one has that number in the file.
+
+        Raises:
+            DataError: at the first fault.
+        """
+        try:
+            return self.chunk(self._read(block))
+        except NotRightError as error:
+            self._diagnose(block, path, line)
+            raise DataError(f"cannot be parsed: {error}", path=path, line=line) from error
+
+    def is_empty(self, path: Path) -> DataError:
+        """What is said of a file without rows."""
+        what = "has only a header" if self.skip_lines else "is empty"
+        return DataError(f"the file {what}; at least one row is needed", path=path)
 
     def chunk(self, frame: pl.DataFrame) -> Chunk:
         """The chunk of a frame with (at least) the columns that the schema names.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rmixer.data.format import NO_NUMBER
 from rmixer.data.info import MISSING_ID, RESERVED_IDS
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class DenseTransform:
         width = sample_BN.shape[1]
         mean, scale = np.zeros(width), np.ones(width)
         edges: list[NDArray[np.float64]] = []
-        for i in range(width):
+        for i in range(width if cls.is_fitted(transform) else 0):
             known = sample_BN[:, i][~np.isnan(sample_BN[:, i])]
             if transform.dense == "standard" and len(known):
                 mean[i], scale[i] = known.mean(), known.std() or 1.0
@@ -47,6 +49,11 @@ class DenseTransform:
                 inner = np.linspace(0, 1, transform.bins + 1)[1:-1]
                 edges.append(np.unique(np.quantile(known, inner)) if len(known) else np.empty(0))
         return cls(transform.dense, mean, scale, tuple(edges))
+
+    @staticmethod
+    def is_fitted(transform: Transform) -> bool:
+        """Whether anything of it depends on the rows."""
+        return transform.dense == "standard" or transform.bins > 0
 
     def apply(self, raw_BN: NDArray[np.float64]) -> NDArray[np.float32]:
         """The dense columns as a model sees them; a missing number is 0."""
@@ -57,6 +64,17 @@ class DenseTransform:
         else:
             values = raw_BN
         return np.nan_to_num(values, nan=0.0).astype(np.float32)
+
+    def apply_whole(self, raw_NB: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The same for whole numbers, of which `NO_NUMBER` is missing: columns to columns."""
+        if self.kind != "log1p":
+            return np.ascontiguousarray(self.apply(numbers_of(raw_NB)).T)
+        known = _log1p_of_small()
+        values = known[np.clip(raw_NB, 0, len(known) - 1)]  # missing ones and negative ones: 0
+        large = raw_NB >= len(known)
+        if large.any():
+            values[large] = self.apply(raw_NB[large].astype(np.float64))
+        return values
 
     def bins(self, raw_BN: NDArray[np.float64]) -> NDArray[np.int32]:
         """The local id of each value's bin: 0 missing, from 2 on the bins."""
@@ -82,3 +100,17 @@ class DenseTransform:
         count = sum(name.startswith("edges.") for name in arrays)
         edges = tuple(arrays[f"edges.{i}"] for i in range(count))
         return cls(kind, arrays["mean"], arrays["scale"], edges)
+
+
+def numbers_of(raw_NB: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Whole numbers, of which `NO_NUMBER` is missing, as raw numbers row by row, ``[B, N]``."""
+    values = np.ascontiguousarray(raw_NB.T, np.float64)
+    values[values == NO_NUMBER] = np.nan
+    return values
+
+
+@lru_cache(maxsize=1)
+def _log1p_of_small() -> NDArray[np.float32]:
+    """What ``log1p`` makes of 0, 1, 2 ..., as many as stay in a core's cache."""
+    none = np.empty(0)
+    return DenseTransform("log1p", none, none).apply(np.arange(1 << 16, dtype=np.float64))

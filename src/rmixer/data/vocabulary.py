@@ -9,6 +9,7 @@ A value that only held-out rows have is unknown: a model cannot have learned it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +20,20 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from rmixer.data.ids import IdCoder
+
 
 class Coder:
     """First pass: gives every value a provisional code.
 
     Code 0 is a missing value. Integers are kept in sorted arrays (12 bytes each), text in a dict.
+
+    Attributes:
+        integers: whether the values are integers; None before the first ones.
     """
 
     def __init__(self) -> None:
+        self._told = 1
         self._codes: dict[str, int] = {}
         self._keys = np.empty(0, np.int64)
         self._key_codes = np.empty(0, np.int32)
@@ -62,6 +69,26 @@ class Coder:
             values[self._key_codes - 1] = self._keys
             return values
         return list(self._codes)
+
+    def news(self) -> dict[str, NDArray[Any]]:
+        """The values that are new since the last call, in the order of their codes, as arrays."""
+        first, self._told = self._told, self._size
+        if self.integers:
+            new = np.nonzero(self._key_codes >= first)[0]
+            return {"integers": self._keys[new[np.argsort(self._key_codes[new])]]}
+        return _text_arrays(list(islice(self._codes, first - 1, None)))
+
+    def learn(self, news: Mapping[str, NDArray[Any]]) -> None:
+        """Give codes to what `news` told, as if the values had been seen."""
+        if "integers" in news:
+            self.integers = True
+            self._add_integers(news["integers"].astype(np.int64))
+        else:
+            self.integers = False
+            for value in _texts(news):
+                self._codes.setdefault(value, len(self._codes) + 1)
+            self._size = len(self._codes) + 1
+        self._told = self._size
 
     def _add_text(self, known: pl.Series) -> NDArray[np.int32]:
         codes = self._codes
@@ -102,7 +129,7 @@ class Vocabulary:
 
     @classmethod
     def build(
-        cls, coder: Coder, counts: NDArray[np.int64], *, min_count: int, max_ids: int
+        cls, coder: Coder | IdCoder, counts: NDArray[np.int64], *, min_count: int, max_ids: int
     ) -> tuple[Vocabulary, NDArray[np.int32]]:
         """The vocabulary, and the local id of every provisional code.
 
@@ -143,9 +170,7 @@ class Vocabulary:
         """The vocabulary as arrays, for a ``.npz`` file; `from_arrays` reads them."""
         if not isinstance(self.values, list):
             return {"integers": self.values}
-        encoded = [value.encode() for value in self.values]
-        ends = np.cumsum([len(value) for value in encoded], dtype=np.int64)
-        return {"text": np.frombuffer(b"".join(encoded), np.uint8), "ends": ends}
+        return _text_arrays(self.values)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Vocabulary:
@@ -156,9 +181,19 @@ class Vocabulary:
             return ready.ReadyVocabulary(int(arrays[ready.KEY][0]))
         if "integers" in arrays:
             return cls(arrays["integers"])
-        text, ends = arrays["text"].tobytes(), arrays["ends"].tolist()
-        starts = [0, *ends][:-1]
-        return cls([text[a:b].decode() for a, b in zip(starts, ends, strict=True)])
+        return cls(_texts(arrays))
+
+
+def _text_arrays(values: list[str]) -> dict[str, NDArray[Any]]:
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([len(value) for value in encoded], dtype=np.int64)
+    return {"text": np.frombuffer(b"".join(encoded), np.uint8), "ends": ends}
+
+
+def _texts(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    text, ends = arrays["text"].tobytes(), arrays["ends"].tolist()
+    starts = [0, *ends][:-1]
+    return [text[a:b].decode() for a, b in zip(starts, ends, strict=True)]
 
 
 def _order(

@@ -24,9 +24,9 @@ from rmixer.monitor import own_memory
 if TYPE_CHECKING:
     from rmixer.data.info import DataInfo
 
-INDEX = 8  # bytes of a row number
+INDEX = 4  # bytes of a row number
 #: Of the files of a data set; the others are read and let go.
-_MAPPED = (".i4", ".i8", ".f4", ".u1")
+_MAPPED = (".i4", ".i8")
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def _parsed(
 
 def _rows(folder: Path | None) -> int:
     """Training rows, whose shuffled order is kept in memory."""
-    return (folder / "train.i8").stat().st_size // INDEX if folder else 0
+    return (folder / "train.i4").stat().st_size // INDEX if folder else 0
 
 
 def _size(folder: Path | None) -> int:

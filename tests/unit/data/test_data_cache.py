@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,8 +17,11 @@ from rmixer.data.dataset import Dataset
 from rmixer.data.format import load_format
 from rmixer.data.generate import write
 from rmixer.data.generated import sizes_of
+from rmixer.data.table import Table
 from rmixer.errors import StorageError
 
+#: How often a builder is killed; 20 by hand.
+KILLS = int(os.environ.get("RMIXER_TEST_KILLS", "3"))
 GENERATED = {"format": "generated", "like": "criteo", "rows": 3000, "max_table_rows": 50}
 
 
@@ -86,11 +90,11 @@ def test_a_damaged_data_set_is_found_and_built_again(tmp_path: Path) -> None:
     spec = schema.parse(GENERATED)
     folder = cache.prepare(spec, tmp_path)
     right = content(folder)
-    raw = bytearray((folder / "sparse.i4").read_bytes())
+    raw = bytearray((folder / "rows.i4").read_bytes())
     raw[100] ^= 1
-    (folder / "sparse.i4").write_bytes(raw)
-    assert cache.verify(folder) == ["sparse.i4"]
-    (folder / "sparse.i4").write_bytes(raw[:-4])  # a wrong size is seen without reading
+    (folder / "rows.i4").write_bytes(raw)
+    assert cache.verify(folder) == ["rows.i4"]
+    (folder / "rows.i4").write_bytes(raw[:-4])  # a wrong size is seen without reading
     assert content(cache.prepare(spec, tmp_path)) == right
     (folder / "manifest.json").write_text(
         (folder / "manifest.json").read_text().replace("3000", "3001")
@@ -196,14 +200,85 @@ def test_a_cache_that_may_not_be_written(tmp_path: Path) -> None:
         cache.prepare(schema.parse(GENERATED), tmp_path / "cache")
 
 
-def test_stopping_leaves_nothing(tmp_path: Path) -> None:
+#: Tells of every block read and every look at the later passes, and can be stopped at each.
+TOLD = """
+import os, pathlib, sys
+from rmixer.data import build, cache, schema, text
+text.BLOCK_BYTES = 40_000
+def tell(*_):
+    os.write(1, b".")
+real = cache._sync
+cache._sync = lambda path: (tell(), real(path))
+spec = schema.parse({"format": "criteo", "path": sys.argv[1], "transform": {"bins": 4}})
+seen = []
+def asked():
+    tell()
+    return False
+def report(what, rows):
+    seen.append(rows)
+folder = cache.prepare(spec, pathlib.Path(sys.argv[2]), should_stop=asked, report=report)
+print("", folder, len(seen), seen[0] if seen else 0, sep="\\n")
+"""
+
+
+def test_killed_at_random_moments_the_data_set_is_the_right_one(tmp_path: Path) -> None:
+    """kill -9 while it reads, counts, writes, syncs: what was read is taken over, every byte is right."""
+    path = tmp_path / "a.tsv"
+    write("criteo", sizes_of("criteo", rows=6000, max_table_rows=50), path)
+
+    def start(place: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", TOLD, str(path), str(tmp_path / place)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+    def finished(process: subprocess.Popen[bytes]) -> tuple[str, str, Path]:
+        dots, folder, reports, first, _ = process.communicate()[0].decode().split("\n")
+        assert process.returncode == 0
+        return dots, f"{reports} from {first}", Path(folder)
+
+    dots, _, undisturbed = finished(start("alone"))
+    chance, moments = random.Random(3), [len(dots) // 4]
+    moments += [chance.randrange(1, len(dots)) for _ in range(KILLS - 1)]
+    for moment in moments:
+        process = start("killed")
+        assert process.stdout is not None
+        process.stdout.read(moment)  # fewer if it comes to its end before
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    _, _, folder = finished(start("killed"))
+    assert content(folder) == content(undisturbed)
+    assert cache.verify(folder) == []
+    assert not list((tmp_path / "killed").glob("*.building"))
+
+
+def test_a_stopped_builder_leaves_what_it_has_read_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a stopped build are not parsed again, unless the file has changed meanwhile."""
+    monkeypatch.setattr("rmixer.data.text.BLOCK_BYTES", 40_000)
+    path = tmp_path / "a.tsv"
+    write("criteo", sizes_of("criteo", rows=2000), path)
+    spec = schema.parse({"format": "criteo", "path": str(path)})
+    whole: list[int] = []
+    expected = cache.prepare(spec, tmp_path / "a", report=lambda _, rows: whole.append(rows))
+    before: list[int] = []
     with pytest.raises(cache.Stopped):
-        cache.prepare(schema.parse(GENERATED), tmp_path, should_stop=lambda: True)
-    assert not list(tmp_path.glob("*.building"))
+        cache.prepare(
+            spec,
+            tmp_path / "b",
+            should_stop=lambda: len(before) == 2,
+            report=lambda _, rows: before.append(rows),
+        )
+    parsed: list[int] = []
+    real = Table.parsed
+    monkeypatch.setattr(Table, "parsed", lambda *a: (parsed.append(1), real(*a))[1])
+    assert content(cache.prepare(spec, tmp_path / "b")) == content(expected)
+    assert len(whole) > 4
+    assert len(parsed) == len(whole) - 3, "two reported blocks, and the one that was stopped at"
 
 
 def test_columns_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
     data = Dataset(cache.prepare(schema.parse(GENERATED), tmp_path))
-    assert isinstance(data._sparse.base, np.memmap)
+    assert isinstance(data._rows.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
-        data._sparse[0, 0] = 1
+        data._rows[0, 0] = 1

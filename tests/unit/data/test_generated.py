@@ -49,7 +49,7 @@ def test_the_file_and_the_format_give_the_same_columns(
     b = generated(like, tmp_path, **sizes)
     assert a.info == b.info
     files = [file.name for file in a.folder.iterdir() if file.suffix[1:2] in ("u", "i", "f")]
-    assert len(files) == 5 + 2 * len(a.info.sequences)
+    assert len(files) == 3 + 2 * len(a.info.sequences)
     for name in files:
         assert (a.folder / name).read_bytes() == (b.folder / name).read_bytes(), name
 

@@ -148,7 +148,7 @@ def test_small_blocks_give_the_same_columns_as_one_large_block(
     }
     large = cache.prepare(schema.parse(data), tmp_path / "one")
     monkeypatch.setattr(text, "BLOCK_BYTES", 100)
-    monkeypatch.setattr("rmixer.data.build.PASS_ROWS", 64)
+    monkeypatch.setattr("rmixer.data.build.GROUP_ROWS", 64)
     small = cache.prepare(schema.parse(data), tmp_path / "two")
     for file in large.iterdir():
         assert (small / file.name).read_bytes() == file.read_bytes(), file.name

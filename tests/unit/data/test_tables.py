@@ -116,7 +116,7 @@ def test_small_chunks_of_arrays_and_parquet_are_the_same_data(
     monkeypatch.setattr("rmixer.data.fuxictr.CHUNK_ROWS", 64)
     monkeypatch.setattr("rmixer.data.torchrec.CHUNK_ROWS", 64)
     monkeypatch.setattr(parquet_format, "CHUNK_ROWS", 64)
-    monkeypatch.setattr("rmixer.data.build.PASS_ROWS", 90)
+    monkeypatch.setattr("rmixer.data.build.GROUP_ROWS", 90)
     for data, whole in zip(made, large, strict=True):
         assert len(chunks(data)) > 8
         small = cache.prepare(schema.parse(data), tmp_path / "two")
