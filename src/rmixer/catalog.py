@@ -128,6 +128,11 @@ def check_features(model: str, data: Mapping[str, Any]) -> list[Problem]:
     return check(model, data)
 
 
+def stock() -> Any:
+    """The module that lists and removes parsed data sets, ``rmixer.data.stock``."""
+    return importlib.import_module("rmixer.data.stock")
+
+
 def parse_policy(text: str) -> tuple[str, dict[str, Option]]:
     """A policy as it is written: ``fixed:k=2,threads=1`` -> ``("fixed", {"k": 2, "threads": 1})``.
 

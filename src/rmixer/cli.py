@@ -194,6 +194,61 @@ def report(run: Path, runs_dir: Path, as_json: bool, as_csv: bool, sort: str | N
         click.echo(render_summary(document))
 
 
+@cli.group(short_help="Parsed data sets: ls, rm")
+def cache() -> None:
+    """The data sets that were parsed once and that jobs map since."""
+
+
+@cache.command("ls", short_help="What there is")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def cache_ls(as_json: bool) -> None:
+    """All data sets, the one used last first."""
+    from rmixer import catalog, paths
+    from rmixer.report.caches import document_of, render_entries
+    from rmixer.report.write import json_text
+
+    folder = paths.cache_dir()
+    document = document_of(folder, [one.as_dict() for one in catalog.stock().entries(folder)])
+    click.echo(json_text(document) if as_json else render_entries(document), nl=not as_json)
+
+
+@cache.command("rm", short_help="Remove some")
+@click.argument("names", nargs=-1, metavar="[KEY|FILE]...")
+@click.option("--all", "everything", is_flag=True, help="All that are not in use.")
+@click.option("--older-than", metavar="TIME", help="Those not used for so long, as in 30d.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def cache_rm(
+    names: tuple[str, ...], everything: bool, older_than: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Remove data sets, by KEY (its beginning is enough) or by the FILE that they were made from.
+
+    They are parsed again when a job needs them. What a process uses now stays; exit code 1 if that
+    was asked for by name.
+    """
+    from rmixer import catalog, paths
+    from rmixer.report.caches import removal_of, render_removal
+    from rmixer.report.write import json_text
+    from rmixer.resources import parse_seconds
+
+    if bool(names) == (everything or older_than is not None):
+        raise click.UsageError("name data sets, or give --all or --older-than; not both")
+    try:
+        unused = None if older_than is None else parse_seconds(older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than {error}") from None
+    folder, stock = paths.cache_dir(), catalog.stock()
+    found = stock.entries(folder)
+    meant = stock.chosen(found, names, everything=everything, unused_seconds=unused)
+    removed = [one for one in meant if (not one.in_use if dry_run else stock.remove(folder, one))]
+    kept = [one for one in meant if one not in removed]
+    gone, stay = ([one.as_dict() for one in some] for some in (removed, kept))
+    document = removal_of(folder, gone, stay, dry_run=dry_run)
+    click.echo(json_text(document) if as_json else render_removal(document), nl=not as_json)
+    if kept and names:
+        sys.exit(EXIT_JOB_FAILED)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: maps our errors to a line on stderr and their exit code."""
     with _exit_on_signals():
