@@ -5,6 +5,11 @@
     model = rmixer.load("runs/mine/jobs/dlrm")
     peak = rmixer.estimate(build, device="cuda")
 
+and in a program that is a job itself:
+
+    with rmixer.job() as job:
+        job.report(step, samples)
+
 Everything is imported when it is first used: ``import rmixer`` costs nothing.
 """
 
@@ -15,10 +20,11 @@ if TYPE_CHECKING:
     from rmixer import estimate
     from rmixer.api import Job, Sweep, run
     from rmixer.errors import RmixerError
+    from rmixer.launch.rmixer_job import job
     from rmixer.runner.run import Run
     from rmixer.train.artifact import load  # noqa: TID251 - for the type checker alone
 
-__all__ = ["Job", "RmixerError", "Run", "Sweep", "estimate", "load", "run"]
+__all__ = ["Job", "RmixerError", "Run", "Sweep", "estimate", "job", "load", "run"]
 
 _HOMES = {
     "Job": "rmixer.api",
@@ -26,6 +32,7 @@ _HOMES = {
     "Run": "rmixer.runner.run",
     "Sweep": "rmixer.api",
     "estimate": "rmixer.estimate",
+    "job": "rmixer.launch.rmixer_job",
     "load": "rmixer.train.artifact",
     "run": "rmixer.api",
 }

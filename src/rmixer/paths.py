@@ -7,6 +7,7 @@ runs/NAME/                          one run (kept as NAME.1, NAME.2 ... when a n
   report.json  report.html
   jobs/ID/
     model/                          weights, configuration, vocabulary of a finished training
+    checkpoints/                    of our trainer; `checkpoint` of a program that says `rmixer.job`
     attempts/N/
       order.json                    what the shim starts (mode 0600)
       lock  revoked                 one shim, once: see launch/shim.py
@@ -107,6 +108,11 @@ class JobPaths:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of a program that is not ours."""
+        return self.checkpoints / "checkpoint"
 
     def attempt(self, number: int) -> AttemptPaths:
         """The files of the attempt of that number, from 1."""

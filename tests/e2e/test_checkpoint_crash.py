@@ -123,3 +123,28 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(place: Workplace) -> None:
     assert abs(document["samples"] - rows) < 0.05 * rows
     log = (place.directory / document["log"]).read_text()
     assert "going on from step" in log
+
+
+def test_a_loop_of_ones_own_goes_on_where_it_was(place: Workplace) -> None:
+    """`rmixer.job()`: Ctrl-C, a checkpoint in the grace time, and the same command goes on from it."""
+    script = Path(__file__).parents[2] / "examples" / "own_loop.py"
+    command = [sys.executable, str(script), "--steps", "3000", "--keep-every", "100000"]
+    place.write({"name": "own", "command": command})
+    runner = place.start("run", "jobs.yaml", "--json")
+    job = place.paths().root / "jobs" / "own"
+
+    def steps() -> int:
+        page = read_progress(str(job / "attempts" / "1" / "progress"))
+        return int(page["step"]) if page else 0
+
+    wait_until(lambda: steps() > 5, "steps", seconds=120.0)
+    runner.send_signal(signal.SIGINT)
+    assert place.wait(runner).returncode == 130
+    assert [path.name for path in (job / "checkpoints").iterdir()] == ["checkpoint"]
+    done = place.run("run", "jobs.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    (document,) = json.loads(done.stdout)["jobs"]
+    assert document["state"] == "SUCCEEDED"
+    assert document["samples"] == 3000 * 256
+    assert document["metrics"]["accuracy"] > 0
+    assert "going on from step" in (place.directory / document["log"]).read_text()

@@ -57,6 +57,8 @@ def build_order(
         run_dir=paths.root.absolute(),
         temporary=temporary or str(attempt.scratch.absolute()),
         progress=str(attempt.progress.absolute()),
+        checkpoint=str(paths.job(spec.id).checkpoint.absolute()),
+        result=str(attempt.result.absolute()),
         inherited=inherited,
     )
     config = None

@@ -15,6 +15,8 @@ from rmixer.resources import MIB
 #: Marks every process of an attempt; `rmixer.execute.tagged` finds them by it.
 TOKEN = "RMIXER_TOKEN"  # noqa: S105 - a name, not a secret
 
+#: Where a program keeps its checkpoint, and what it says of itself at its end: `rmixer.job`.
+CHECKPOINT, RESULT = "RMIXER_CHECKPOINT", "RMIXER_RESULT"
 #: Names the page in which an instrumented program shows its progress; see `rmixer.launch`.
 PROGRESS = "RMIXER_PROGRESS"
 _LAUNCH_DIR = str(Path(launch.__file__).parent)
@@ -76,6 +78,8 @@ def job_environment(
     run_dir: Path,
     temporary: str,
     progress: str,
+    checkpoint: str,
+    result: str,
     inherited: Mapping[str, str],
 ) -> dict[str, str | None]:
     """What to change in ``inherited`` for a job; None removes a name.
@@ -99,6 +103,8 @@ def job_environment(
     if "MASTER_PORT" not in own:
         changes["MASTER_PORT"] = str(free_port())
     changes |= own
+    if spec.kind == "command":
+        changes |= {CHECKPOINT: checkpoint, RESULT: result}
     if spec.kind == "command" and own.get(PROGRESS) != "":
         path = own.get("PYTHONPATH", inherited.get("PYTHONPATH"))
         changes |= {PROGRESS: progress, "PYTHONPATH": launched(path)}

@@ -29,6 +29,7 @@ _TRACE = os.path.join(os.path.dirname(_HERE), "trace")
 _OPTIMIZERS = "torch.optim.optimizer"
 #: Contexts that stay open as long as the program runs.
 _open: List[Any] = []
+_counters: "List[Counter]" = []
 
 
 def arm(wanted: Dict[str, str]) -> None:
@@ -39,7 +40,8 @@ def arm(wanted: Dict[str, str]) -> None:
     """
     actions: List[Callable[[], None]] = []
     if "RMIXER_PROGRESS" in wanted:
-        actions.append(lambda: Counter(wanted["RMIXER_PROGRESS"]).install())
+        _counters.append(Counter(wanted["RMIXER_PROGRESS"]))
+        actions.append(_counters[-1].install)
     if "RMIXER_TRACE" in wanted:
         atexit.register(_note_end, wanted["RMIXER_TRACE"])
         actions.append(lambda: _trace(wanted["RMIXER_TRACE"]))
@@ -54,6 +56,17 @@ def _trace(path: str) -> None:
         sys.stderr.write("rmixer: cannot be traced: %r\n" % (error,))
         sys.stderr.flush()
         os._exit(CANNOT_TRACE)
+
+
+def writer_of_this_process() -> Any:
+    """The page of a counter that is at work here, for a program that reports its steps itself.
+
+    None where there is none, or where another process has the page.
+    """
+    for counter in _counters:
+        if counter.installed:
+            return counter.give()
+    return None
 
 
 def when_imported(name: str, actions: List[Callable[[], None]]) -> None:
@@ -127,8 +140,17 @@ class Counter:
         self.optimizer: Any = None
         self.depth = self.modules = self.batch = 0
         self.published = 0.0
+        self.installed = self.given = False
+
+    def give(self) -> Any:
+        """The page of this process; what it says from here on is not counted but told."""
+        if self.stepped != os.getpid():
+            self.begin()
+        self.given = True
+        return self.writer
 
     def install(self) -> None:
+        self.installed = True
         if not os.path.exists(self.path):  # so that a reader sees a program that may step
             self.open(self.path, self.page.STARTING)  # which may be all that it does
         hooks = importlib.import_module(_OPTIMIZERS)
@@ -182,14 +204,18 @@ class Counter:
             self.begin()
         if self.writer is None:
             return
+        if not self.given:
+            self.count(now)
+        if now - self.published > PUBLISH_SECONDS:
+            self.published = now
+            self.publish()
+
+    def count(self, now: float) -> None:
         if not self.writer.step:
             self.writer.phase = self.page.TRAINING
             self.writer.first_step_at = now
         self.writer.step += 1
         self.writer.samples += self.batch
-        if now - self.published > PUBLISH_SECONDS:
-            self.published = now
-            self.publish()
 
     def begin(self) -> None:
         """The first step of this process: have the page, or one beside it."""

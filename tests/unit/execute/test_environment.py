@@ -37,6 +37,8 @@ def environment(
         run_dir=Path("/runs/r"),
         temporary="/scratch",
         progress="/attempt/progress",
+        checkpoint="/job/checkpoints/checkpoint",
+        result="/attempt/result.json",
         inherited=inherited or {},
     )
 
