@@ -6,6 +6,7 @@ is seconds since the run began.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,8 @@ from typing import Any, Literal
 from rmixer.resources import Resources, format_bytes
 
 CPU = "cpu"
+
+SharingMode = Literal["time-slicing", "mps", "exclusive"]
 
 
 class StateName(StrEnum):
@@ -131,12 +134,23 @@ class Device:
         kind: ``cpu`` or the GPU's type, for example ``NVIDIA H200``; profiles are kept per kind.
         index: position among the GPUs; None for the CPU.
         memory: device memory that jobs may use, bytes; 0 for the CPU, whose memory is the node's.
+        sharing: how jobs share it: in turns, side by side under MPS, or not at all.
+        places: at most so many jobs at a time; None sets no such limit.
     """
 
     id: str = CPU
     kind: str = CPU
     index: int | None = None
     memory: int = 0
+    sharing: SharingMode = "time-slicing"
+    places: int | None = None
+
+    @property
+    def most_jobs(self) -> float:
+        """At most so many jobs at a time."""
+        if self.sharing == "exclusive":
+            return 1
+        return math.inf if self.places is None else self.places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

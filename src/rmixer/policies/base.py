@@ -72,6 +72,7 @@ class Plan:
         self.free_memory = snapshot.node.memory
         self.free_cores = dict.fromkeys(snapshot.node.cores, 1.0)
         self.free_device_memory = {d.id: d.memory for d in snapshot.node.devices}
+        self.free_places = {d.id: d.most_jobs for d in snapshot.node.devices}
         self._held = {job.id: placement_of(job) for job in snapshot.active}
         for placement in self._held.values():
             self._book(placement, 1)
@@ -132,6 +133,8 @@ class Plan:
         """Why a placement does not fit now, with numbers, or None if it does."""
         if placement.device not in self.free_device_memory:
             return Reason("DeviceDrained", detail=placement.device)
+        if self.free_places[placement.device] < 1:
+            return Reason("Policy", detail=f"all places of {placement.device} are taken")
         if placement.memory > self.free_memory:
             return Reason("HostMemory", placement.memory, self.free_memory)
         free_device = self.free_device_memory[placement.device]
@@ -139,6 +142,9 @@ class Plan:
             return Reason("GpuMemory", placement.device_memory, free_device)
         if placement.cpu > self.free_cpu:
             return Reason("Cpu", placement.cpu, max(0.0, self.free_cpu))
+        return self._core_that_lacks(placement)
+
+    def _core_that_lacks(self, placement: Placement) -> Reason | None:
         share = core_share(placement)
         for core in placement.cores:
             if share > self.free_cores.get(core, 0.0):
@@ -163,6 +169,7 @@ class Plan:
         self.free_memory -= sign * placement.memory
         if placement.device in self.free_device_memory:
             self.free_device_memory[placement.device] -= sign * placement.device_memory
+            self.free_places[placement.device] -= sign
         share = core_share(placement)
         for core in placement.cores:
             if core in self.free_cores:

@@ -46,12 +46,17 @@ def _known_keys(path: KeyPath) -> list[str]:
 
 def _message(one: Any, values: dict[str, Any]) -> str:
     path: KeyPath = tuple(one["loc"])
-    context = one.get("ctx", {})
     if one["type"] == "extra_forbidden":
         known = _known_keys(path)
         return unknown_key(str(path[-1]), one["input"], known, path)
     if one["type"] == "missing":
         return f"the key is missing; the job has {', '.join(sorted(values)) or 'no key'}"
+    return message_of(one, path)
+
+
+def message_of(one: Any, path: KeyPath) -> str:
+    """What a finding says, where it is about a value and not about a missing or unknown key."""
+    context = one.get("ctx", {})
     if one["type"] == "value_error":
         return str(context["error"])
     bound = next((context[key] for key in ("ge", "gt", "le") if key in context), None)
