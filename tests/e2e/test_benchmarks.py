@@ -47,6 +47,32 @@ def test_estimate_compares_with_real_runs() -> None:
 
 
 @pytest.mark.e2e
+def test_reading_is_measured() -> None:
+    """The small version reads every kind of text, and two processes share one data set."""
+    command = [sys.executable, "benchmarks/reading.py", "--smoke", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert set(document["seconds"]) == {"plain", "gz", "zst", "slow", "polars"}
+    assert document["memory"]["first_bytes"] > 0
+
+
+@pytest.mark.e2e
+def test_optimizers_are_held_to_their_definitions() -> None:
+    """In float64 to 1e-9; in float32 no further from that than torch, but for luck."""
+    command = [sys.executable, "benchmarks/exactness.py", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["skipped"] == [1, 199]
+    for row in document["rows"]:
+        assert max(row["float64"]) < 1e-9
+        for at in range(2):
+            torchs = max(row["torch_loop"][at], row["torch_fused"][at])
+            assert row["float32"][at] <= 1.5 * torchs, row
+
+
+@pytest.mark.e2e
 def test_the_trainer_is_held_against_plain_scripts() -> None:
     """The small version compares the losses of all cases, and times them once."""
     command = [sys.executable, "benchmarks/trainer.py", "--smoke"]
