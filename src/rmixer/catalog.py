@@ -24,6 +24,17 @@ POLICIES: Mapping[str, str] = {
     "sequential": "rmixer.policies.baselines:Sequential",
     "fixed": "rmixer.policies.baselines:Fixed",
     "all-at-once": "rmixer.policies.baselines:AllAtOnce",
+    "exclusive": "rmixer.policies.baselines:Exclusive",
+    "monolithic": "rmixer.policies.baselines:Monolithic",
+    "mps-rounds": "rmixer.policies.baselines:MpsRounds",
+    "published-sequential": "rmixer.policies.published:PublishedSequential",
+    "published-random": "rmixer.policies.published:PublishedRandom",
+    "published-intensity": "rmixer.policies.published:PublishedIntensity",
+    "published-memory": "rmixer.policies.published:PublishedMemory",
+    "published-type": "rmixer.policies.published:PublishedType",
+    "published-static": "rmixer.policies.published:PublishedStatic",
+    "published-cognn": "rmixer.policies.published:PublishedCognn",
+    "published-mix": "rmixer.policies.published_mix:PublishedMix",
     "complementary": "rmixer.policies.complementary:Complementary",
 }
 EXECUTORS: Mapping[str, str] = {

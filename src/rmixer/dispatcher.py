@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rmixer import events as ev
 from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
@@ -259,6 +260,7 @@ class Dispatcher:
             active=state.active,
             total_jobs=len(state.jobs),
             seed=state.began.seed if state.began else 0,
+            jobs=MappingProxyType(state.jobs),
         )
 
     def _end_the_hopeless(self, answer: _Answer) -> None:
@@ -310,9 +312,13 @@ class Dispatcher:
         placed = ev.Placed(
             at=answer.at, wall=answer.wall, job=job.id, attempt=number,
             token=f"{self.state.began.run}.{job.id}.{number}", placement=placement,
-            profiling=job.profile is None and not self._family_is_profiling(job),
+            profiling=self._is_to_profile(job),
         )  # fmt: skip
         self._decide(placed, answer)
+
+    def _is_to_profile(self, job: Job) -> bool:
+        known = job.profile is not None or bool(job.profiles)
+        return not known and not self._family_is_profiling(job)
 
     def _family_is_profiling(self, job: Job) -> bool:
         return bool(job.spec.family) and any(

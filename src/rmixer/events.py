@@ -57,6 +57,7 @@ class Submitted:
     spec: JobSpec
     estimate: Estimate
     profile: Profile | None = None
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     type: Literal["submitted"] = "submitted"
 
 

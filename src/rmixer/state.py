@@ -137,6 +137,7 @@ class RunState:
             queued_at=event.at,
             estimate=event.estimate,
             profile=profile,
+            profiles=event.profiles,
         )
 
     def _family_profile(self, spec: JobSpec) -> Profile | None:

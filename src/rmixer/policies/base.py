@@ -7,7 +7,8 @@ can break a capacity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rmixer.errors import OverbookedError
@@ -36,6 +37,7 @@ class Snapshot:
         active: jobs that hold a placement, those that are being stopped included.
         total_jobs: all jobs of the run, ended ones included.
         seed: for policies that draw.
+        jobs: all jobs of the run by id, ended ones included; empty where the caller has no others.
     """
 
     now: float
@@ -44,6 +46,7 @@ class Snapshot:
     active: tuple[Job, ...]
     total_jobs: int = 0
     seed: int = 0
+    jobs: Mapping[str, Job] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -262,3 +265,16 @@ def whole_number(policy: str, key: str, value: object, minimum: int = 1) -> int:
             f"policy {policy}: {key} must be a whole number of at least {minimum}, not {value!r}"
         )
     return value
+
+
+def number(policy: str, key: str, value: object, minimum: float) -> float:
+    """An option of a policy that must be a number, checked.
+
+    Raises:
+        ValueError: it is not, or below `minimum`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= minimum:
+        raise ValueError(
+            f"policy {policy}: {key} must be a number of at least {minimum:g}, not {value!r}"
+        )
+    return float(value)
