@@ -1,8 +1,8 @@
-"""One DLRM training of ours against TorchRec's fused tables on a CPU: same rows, weights, optimizer.
+"""One DLRM training of ours against TorchRec's fused tables on a CPU.
 
-Both sides take prepared columns in memory, row-wise Adagrad on 26 tables of 100,000 rows, Adagrad on
-the dense layers, and torch's default threads. The losses are compared, then both are timed in turns.
-TorchRec is in an environment of its own:
+Same rows, starting weights and optimizer: both sides take prepared columns in memory, row-wise
+Adagrad on 26 tables of 100,000 rows, Adagrad on the dense layers, and torch's default threads. The
+losses are compared, then both are timed in turns. TorchRec is in an environment of its own:
 
     python -m venv /tmp/torchrec
     /tmp/torchrec/bin/pip install torch tensordict torchmetrics pyre-extensions iopath tqdm numpy
@@ -69,9 +69,7 @@ def main() -> None:
     print(table(document))
 
 
-def compare(
-    dataset: Dataset, size: int, args: argparse.Namespace, folder: Path
-) -> dict[str, Any]:
+def compare(dataset: Dataset, size: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Rounds of both sides in turns; the losses of the first ones."""
     rows = [max(TABLE_ROWS, table.rows) for table in dataset.info.tables]
     info = DataInfo.from_sizes(rows, len(dataset.info.dense))
@@ -147,9 +145,10 @@ def document_of(
 
 
 def table(document: Mapping[str, Any]) -> str:
+    rounds = len(document["cases"][0]["ratios"])
     lines = [
-        f"`python benchmarks/against_torchrec.py PYTHON`, {document['machine']}, "
-        f"{document['date']}; medians of {len(document['cases'][0]['ratios'])} rounds in turns.",
+        f"`python benchmarks/against_torchrec.py PYTHON`, {document['machine']},",
+        f"{document['date']}; medians of {rounds} rounds in turns.",
         "",
         "| batch | ours, samples/s | TorchRec, samples/s | ratio | losses of 20 steps apart |",
         "|---:|---:|---:|---|---|",

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="the document on stdout")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    rows, repeats = (4_000, 1) if args.smoke else (500_000, args.repeats)
+    rows, repeats = (4_000, 1) if args.smoke else (1_500_000, args.repeats)
     with tempfile.TemporaryDirectory(prefix="reading-") as name:
         folder = Path(name)
         paths = prepare(folder, rows)

@@ -26,7 +26,9 @@ from torchrec.optim import RowWiseAdagrad
 class Model(nn.Module):
     """DLRM: sums of embeddings, a bottom MLP, dot products of pairs, a top MLP."""
 
-    def __init__(self, rows: list[int], dim: int, bottom: list[int], top: list[int], lr: float) -> None:
+    def __init__(
+        self, rows: list[int], dim: int, bottom: list[int], top: list[int], lr: float
+    ) -> None:
         super().__init__()
         self.names = [f"f{i}" for i in range(len(rows))]
         tables = [
