@@ -17,14 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmixer import estimate
+    from rmixer import estimate, simulate
     from rmixer.api import Job, Sweep, run
     from rmixer.errors import RmixerError
     from rmixer.launch.rmixer_job import job
     from rmixer.runner.run import Run
     from rmixer.train.artifact import load  # noqa: TID251 - for the type checker alone
 
-__all__ = ["Job", "RmixerError", "Run", "Sweep", "estimate", "job", "load", "run"]
+__all__ = ["Job", "RmixerError", "Run", "Sweep", "estimate", "job", "load", "run", "simulate"]
 
 _HOMES = {
     "Job": "rmixer.api",
@@ -35,14 +35,15 @@ _HOMES = {
     "job": "rmixer.launch.rmixer_job",
     "load": "rmixer.train.artifact",
     "run": "rmixer.api",
+    "simulate": "rmixer.simulate",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rmixer' has no attribute {name!r}")
-    if name == "estimate":  # a package that can be called
-        return import_module("rmixer.estimate")
+    if name in ("estimate", "simulate"):  # packages that can be called
+        return import_module(_HOMES[name])
     return getattr(import_module(_HOMES[name]), name)
 
 

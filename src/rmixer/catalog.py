@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from rmixer.errors import UnknownNameError, UsageError
 
-Kind = Literal["policy", "executor", "model", "dataset"]
+Kind = Literal["policy", "executor", "world", "model", "dataset"]
 Option = int | float | bool | str
 #: One thing that is wrong with a mapping: its dotted key within it, and what would be right.
 Problem = tuple[str, str]
@@ -41,6 +41,10 @@ EXECUTORS: Mapping[str, str] = {
     "process": "rmixer.execute.process:ProcessExecutor",
     "inline": "rmixer.execute.inline:InlineExecutor",
 }
+WORLDS: Mapping[str, str] = {
+    "network": "rmixer.simulate.worlds.network:NetworkWorld",
+    "log": "rmixer.simulate.worlds.log:LogWorld",
+}
 #: Tables that stand beside their code.
 _ELSEWHERE = {"model": "rmixer.models:MODELS", "dataset": "rmixer.data:FORMATS"}
 #: What checks a part of a job without torch: mapping in, problems out.
@@ -65,6 +69,8 @@ def table(kind: Kind) -> Mapping[str, str]:
         return POLICIES
     if kind == "executor":
         return EXECUTORS
+    if kind == "world":
+        return WORLDS
     return cast("Mapping[str, str]", _imported(_ELSEWHERE[kind]))
 
 
@@ -144,8 +150,10 @@ def stock() -> Any:
     return importlib.import_module("rmixer.data.stock")
 
 
-def parse_policy(text: str) -> tuple[str, dict[str, Option]]:
+def parse_policy(text: str, kind: Kind = "policy") -> tuple[str, dict[str, Option]]:
     """A policy as it is written: ``fixed:k=2,threads=1`` -> ``("fixed", {"k": 2, "threads": 1})``.
+
+    A world of a simulation is written alike.
 
     Values are whole numbers, numbers, true or false, else text. The name is not looked up.
 
@@ -153,15 +161,15 @@ def parse_policy(text: str) -> tuple[str, dict[str, Option]]:
         UsageError: not of that form; the message shows the right one.
     """
     match = _POLICY.fullmatch(text.strip())
-    if match is None or (":" in match["name"] and match["name"].split(":")[0] in POLICIES):
-        raise UsageError(f"policy {text!r} is not well formed; {_POLICY_FORM}")
+    if match is None or (":" in match["name"] and match["name"].split(":")[0] in table(kind)):
+        raise UsageError(f"{kind} {text!r} is not well formed; {_POLICY_FORM}")
     options: dict[str, Option] = {}
     for item in [] if match["options"] is None else match["options"].split(","):
         key, separator, value = (part.strip() for part in item.partition("="))
         if not (separator and key.isidentifier() and value):
-            raise UsageError(f"policy {text!r}: {item!r} is not key=value; {_POLICY_FORM}")
+            raise UsageError(f"{kind} {text!r}: {item!r} is not key=value; {_POLICY_FORM}")
         if key in options:
-            raise UsageError(f"policy {text!r}: {key!r} is given twice")
+            raise UsageError(f"{kind} {text!r}: {key!r} is given twice")
         options[key] = _option(value)
     return match["name"], options
 
@@ -172,28 +180,45 @@ def build_policy(text: str) -> Any:
     Raises:
         UsageError: not well formed, not known, or an option is unknown or out of range.
     """
-    name, options = parse_policy(text)
-    factory = load("policy", name)
-    parameters = _parameters(text, factory)
-    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-        known = [parameter.name for parameter in parameters]
-        for key in options:
-            if key not in known:
-                raise UnknownNameError(f"option of policy {name!r}:", key, known)
-    try:
-        policy = factory(**options)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"policy {text!r}: {error}") from error
+    policy = _build("policy", text)
     if not callable(getattr(policy, "plan", None)):
+        name, _ = parse_policy(text)
         raise UsageError(f"policy {text!r}: {name} is no policy: it makes nothing that has a plan")
     return policy
 
 
-def _parameters(text: str, factory: Any) -> list[inspect.Parameter]:
+def build_world(text: str) -> Any:
+    """The world of a simulation that a text like ``network:noise=0.1`` asks for, constructed.
+
+    Raises:
+        UsageError: not well formed, not known, or an option is unknown or out of range.
+    """
+    world = _build("world", text)
+    if not callable(getattr(world, "law", None)):
+        raise UsageError(f"world {text!r} is no world: it makes nothing that has a law")
+    return world
+
+
+def _build(kind: Literal["policy", "world"], text: str) -> Any:
+    name, options = parse_policy(text, kind)
+    factory = load(kind, name)
+    parameters = _parameters(f"{kind} {text!r}", factory)
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        known = [parameter.name for parameter in parameters]
+        for key in options:
+            if key not in known:
+                raise UnknownNameError(f"option of {kind} {name!r}:", key, known)
+    try:
+        return factory(**options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{kind} {text!r}: {error}") from error
+
+
+def _parameters(what: str, factory: Any) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(factory).parameters.values())
     except (TypeError, ValueError) as error:  # not callable; or a built-in that does not tell
-        raise UsageError(f"policy {text!r}: {error}") from error
+        raise UsageError(f"{what}: {error}") from error
 
 
 def format_policy(name: str, options: Mapping[str, Option]) -> str:

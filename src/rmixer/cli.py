@@ -146,6 +146,43 @@ def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
     ctx.exit(EXIT_NEVER_FITS if refused else EXIT_JOB_FAILED if failed else 0)
 
 
+@cli.command(short_help="Policies side by side in virtual time: simulate FILE")
+@click.argument("file", type=click.Path(readable=False, path_type=Path))
+@click.option(
+    "--machine", type=click.Path(readable=False, path_type=Path),
+    help="A machine file; this machine unless given.",
+)  # fmt: skip
+@click.option(
+    "--policy", "policies", multiple=True, metavar="NAME[:key=value,...]",
+    help="What starts where; give it once per policy to compare.",
+)  # fmt: skip
+@click.option(
+    "--world", default="network", show_default=True, metavar="NAME[:key=value,...]",
+    help="What decides the true rates.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn.")
+@click.option(
+    "--load", type=click.FloatRange(min=0, min_open=True), metavar="SHARE",
+    help="Jobs arrive at random, at this share of the attainable throughput.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def simulate(as_json: bool, **options: Any) -> None:
+    """What policies would make of the jobs of FILE, in a world that need not be there.
+
+    Every job needs a `profile` that says how long it takes alone, and what it uses. Nothing is
+    started. Exit code 4: a job can never fit on the machine.
+    """
+    from rmixer.report.comparison import render_comparison
+    from rmixer.report.write import json_text
+    from rmixer.simulate.compare import POLICIES
+    from rmixer.simulate.verb import answer
+
+    policies = options.pop("policies") or POLICIES
+    found = answer(options.pop("file"), policies=policies, **options)
+    text = json_text(found.document) if as_json else render_comparison(found.document)
+    click.echo(text, nl=not as_json)
+
+
 @cli.command(short_help="This machine, and what it lacks")
 @click.option("--measure-context", is_flag=True, help="Measure a CUDA context on every GPU.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")

@@ -26,7 +26,7 @@ ROOMS = [
     ["monitor", "launch"],
     ["execute", "estimate", "profile"],
     ["report"],
-    ["runner"],
+    ["runner", "simulate"],
     ["api", "testing"],
     ["cli"],
     ["__main__"],

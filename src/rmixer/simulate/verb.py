@@ -1,0 +1,96 @@
+"""``rmixer simulate``, and the same from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rmixer.errors import UsageError
+from rmixer.model import Node
+from rmixer.monitor import discover_node
+from rmixer.policies.base import Policy
+from rmixer.simulate.compare import POLICIES, Comparison, Simulated, compare
+from rmixer.simulate.jobs import SimJob, jobs_from_specs
+from rmixer.simulate.worlds.base import World
+from rmixer.spec import jobs_from_dicts, load_jobs_file
+from rmixer.spec.machine import load_machine
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A comparison and what it was made of, for the figure."""
+
+    document: dict[str, Any]
+    comparison: Comparison
+    runs: list[Simulated]
+
+
+def simulate(
+    jobs: Path | str | Sequence[Mapping[str, Any]],
+    *,
+    machine: Path | str | Node | None = None,
+    policies: Mapping[str, Policy] | Sequence[str] | str = POLICIES,
+    world: World | str = "network",
+    seed: int = 0,
+    load: float | None = None,
+) -> dict[str, Any]:
+    """Simulate policies on the same jobs, side by side, in virtual time.
+
+    Args:
+        jobs: a jobs file, or mappings with its keys; each with a ``profile`` that has a length.
+        machine: a machine file or a node; None for this machine.
+        policies: names with options, one or several; or instances by the name to show.
+        world: what decides the true rates, by name with options, or an instance.
+        seed: of everything that is drawn.
+        load: jobs arrive at random, at this share of the attainable throughput; None: all are there
+            from the beginning.
+
+    Returns:
+        What ``rmixer simulate --json`` prints.
+
+    Raises:
+        UsageError: something is not right.
+        NeverFitsError: a job can run nowhere on the machine.
+    """
+    return answer(
+        jobs, machine=machine, policies=policies, world=world, seed=seed, load=load
+    ).document
+
+
+def answer(
+    jobs: Path | str | Sequence[Mapping[str, Any]],
+    *,
+    machine: Path | str | Node | None = None,
+    policies: Mapping[str, Policy] | Sequence[str] | str = POLICIES,
+    world: World | str = "network",
+    seed: int = 0,
+    load: float | None = None,
+) -> Answer:
+    """The same with what it was made of; see `simulate`."""
+    if load is not None and not load > 0:
+        raise UsageError(f"a load of {load:g} is not above 0")
+    node = _node(machine)
+    found = _jobs(jobs, node)
+    names = [policies] if isinstance(policies, str) else policies
+    document, comparison, runs = compare(
+        found, node, names, world=world, seed=seed, load=load, file=_name(jobs)
+    )
+    return Answer(document, comparison, runs)
+
+
+def _node(machine: Path | str | Node | None) -> Node:
+    if machine is None:
+        return discover_node()
+    return machine if isinstance(machine, Node) else load_machine(machine)
+
+
+def _jobs(jobs: Path | str | Sequence[Mapping[str, Any]], node: Node) -> list[SimJob]:
+    if isinstance(jobs, Path | str):
+        return jobs_from_specs(load_jobs_file(jobs, require_data=False).jobs, node)
+    return jobs_from_specs(jobs_from_dicts(jobs, require_data=False), node)
+
+
+def _name(jobs: Path | str | Sequence[Mapping[str, Any]]) -> str | None:
+    return str(jobs) if isinstance(jobs, Path | str) else None
