@@ -35,6 +35,12 @@ POLICIES: Mapping[str, str] = {
     "published-static": "rmixer.policies.published:PublishedStatic",
     "published-cognn": "rmixer.policies.published:PublishedCognn",
     "published-mix": "rmixer.policies.published_mix:PublishedMix",
+    "fifo": "rmixer.policies.queues:Fifo",
+    "backfill": "rmixer.policies.queues:Backfill",
+    "shortest-first": "rmixer.policies.queues:ShortestFirst",
+    "lucid": "rmixer.policies.lucid:Lucid",
+    "muri": "rmixer.policies.muri:Muri",
+    "carma": "rmixer.policies.carma:Carma",
     "complementary": "rmixer.policies.complementary:Complementary",
 }
 EXECUTORS: Mapping[str, str] = {

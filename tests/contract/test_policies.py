@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmixer import catalog
-from rmixer.model import Placement, Profile
+from rmixer.model import Job, Placement, Profile
 from rmixer.policies.base import Policy
 from rmixer.resources import GIB
 from rmixer.testing.policies import (
@@ -30,16 +32,29 @@ profiles = st.none() | st.builds(
     st.floats(0.0, 1.0),
     st.integers(1, 2),
 )
+gpu_profiles = st.none() | st.builds(
+    lambda compute, seconds, memory, on_cpu: (
+        {kind: Profile(device_kind=kind, demand={"compute": compute}, solo_seconds=seconds)
+         for kind in (["T4", "cpu"] if on_cpu else ["T4"])},
+        memory * GIB,
+    ),
+    st.floats(0.0, 1.0),
+    st.floats(1.0, 100.0),
+    st.integers(0, 16),
+    st.booleans(),
+)  # fmt: skip
 jobs = st.lists(
     st.builds(
-        lambda profile, memory, threads, priority, device: {
+        lambda profile, gpu, memory, threads, priority, device: {
             "profile": profile,
+            "gpu": gpu,
             "memory": memory * GIB,
             "threads": threads,
             "priority": priority,
             "device": device,
         },
         profiles,
+        gpu_profiles,
         st.integers(1, 8),
         st.sampled_from([None, None, 1, 2]),
         st.integers(-1, 1),
@@ -49,6 +64,15 @@ jobs = st.lists(
 )
 
 
+def _job(name: str, gpu: tuple[dict[str, Profile], int] | None, **keys: object) -> Job:
+    """A job, with what is known of it on a GPU if there is anything."""
+    job = make_job(name, **keys)
+    if gpu is None:
+        return job
+    profiles, memory = gpu
+    return replace(job, profiles=profiles, estimate=replace(job.estimate, device_memory=memory))
+
+
 @pytest.fixture(params=NAMES)
 def policy(request: pytest.FixtureRequest) -> Policy:
     return catalog.build_policy(request.param)
@@ -56,11 +80,11 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(wanted=jobs, cores=st.integers(1, 4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_snapshot(name: str, wanted: list[dict[str, object]], cores: int) -> None:
     """Nothing is overbooked, who waits has a reason, the plan is a function of the snapshot."""
     policy = catalog.build_policy(name)
-    pending = [make_job(f"j{i}", **keys) for i, keys in enumerate(wanted)]
+    pending = [_job(f"j{i}", **keys) for i, keys in enumerate(wanted)]
     running = make_active(
         make_job("running", memory=2 * GIB, profile=Profile(demand={"cores": 0.3})),
         Placement(threads=1, cpu=1.0, cores=(0,), memory=2 * GIB),
