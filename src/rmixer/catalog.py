@@ -50,6 +50,8 @@ EXECUTORS: Mapping[str, str] = {
 WORLDS: Mapping[str, str] = {
     "network": "rmixer.simulate.worlds.network:NetworkWorld",
     "log": "rmixer.simulate.worlds.log:LogWorld",
+    "gavel": "rmixer.simulate.worlds.gavel:GavelWorld",
+    "lucid": "rmixer.simulate.worlds.lucid:LucidWorld",
 }
 #: Tables that stand beside their code.
 _ELSEWHERE = {"model": "rmixer.models:MODELS", "dataset": "rmixer.data:FORMATS"}

@@ -163,14 +163,21 @@ def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn.")
 @click.option(
     "--load", type=click.FloatRange(min=0, min_open=True), metavar="SHARE",
-    help="Jobs arrive at random, at this share of the attainable throughput.",
+    help="Jobs arrive over time, at this share of the attainable throughput.",
 )  # fmt: skip
+@click.option(
+    "--like", type=click.Path(readable=False, path_type=Path),
+    help="For a trace: a jobs file whose jobs say what those of the trace use.",
+)  # fmt: skip
+@click.option("--first", type=click.IntRange(min=1), help="Of a trace only so many jobs.")
+@click.option("--gpu-memory", metavar="SIZE", help="For a trace: of jobs that do not say it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def simulate(as_json: bool, **options: Any) -> None:
-    """What policies would make of the jobs of FILE, in a world that need not be there.
+    """What policies would make of the jobs of FILE, on a machine that need not be there.
 
     Every job needs a `profile` that says how long it takes alone, and what it uses. Nothing is
-    started. Exit code 4: a job can never fit on the machine.
+    started. FILE may also be the trace of a cluster (Gavel, Philly, Muri, Alibaba). Exit code 4: a
+    job can never fit on the machine.
     """
     from rmixer.report.comparison import render_comparison
     from rmixer.report.write import json_text
@@ -178,6 +185,7 @@ def simulate(as_json: bool, **options: Any) -> None:
     from rmixer.simulate.verb import answer
 
     policies = options.pop("policies") or POLICIES
+    options["gpu_memory"] = _size("--gpu-memory", options["gpu_memory"])
     found = answer(options.pop("file"), policies=policies, **options)
     text = json_text(found.document) if as_json else render_comparison(found.document)
     click.echo(text, nl=not as_json)
@@ -476,6 +484,15 @@ def _run_name(text: str) -> str:
             "give a shorter --name"
         )
     return name
+
+
+def _size(option: str, text: str | None) -> int:
+    from rmixer.resources import parse_bytes
+
+    try:
+        return 0 if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 def _gpus(text: str | None) -> list[int] | None:

@@ -46,8 +46,9 @@ class Comparison:
         node: the machine.
         world: the truth.
         seed: of everything that is drawn.
-        load: jobs arrive at random (a Poisson process) at this share of the attainable throughput;
-            None leaves the arrivals that they have.
+        load: jobs arrive at this share of the attainable throughput: at random (a Poisson process)
+            if all were there from the beginning, else as they did but faster or slower; None leaves
+            the arrivals that they have.
 
     Raises:
         UsageError: the world does not know a job.

@@ -119,13 +119,17 @@ def _names(names: Sequence[str]) -> str:
 
 
 def arriving(jobs: Sequence[SimJob], mean_seconds: float, seed: int) -> list[SimJob]:
-    """The jobs, arriving one after the other by a Poisson process.
+    """The jobs, arriving within so many seconds: as before but faster or slower, or at random.
 
     Args:
-        jobs: in the order in which they arrive.
+        jobs: with the arrivals of a trace, or all there from the beginning; then they come one
+            after the other by a Poisson process.
         mean_seconds: between the first and the last of them, on the average.
         seed: of the gaps.
     """
+    last = max((job.arrival for job in jobs), default=0.0)
+    if last > 0:
+        return [replace(job, arrival=job.arrival * mean_seconds / last) for job in jobs]
     draw = Random(f"{seed}:arrivals")
     at, found = 0.0, []
     for job in jobs:
