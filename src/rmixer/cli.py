@@ -171,6 +171,10 @@ def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
 )  # fmt: skip
 @click.option("--first", type=click.IntRange(min=1), help="Of a trace only so many jobs.")
 @click.option("--gpu-memory", metavar="SIZE", help="For a trace: of jobs that do not say it.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), metavar="PATH.svg|.html",
+    help="Draw bars with the limits, and who ran where.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def simulate(as_json: bool, **options: Any) -> None:
     """What policies would make of the jobs of FILE, on a machine that need not be there.
@@ -180,13 +184,19 @@ def simulate(as_json: bool, **options: Any) -> None:
     job can never fit on the machine.
     """
     from rmixer.report.comparison import render_comparison
+    from rmixer.report.comparison_figure import check_form, write_figure
     from rmixer.report.write import json_text
     from rmixer.simulate.compare import POLICIES
     from rmixer.simulate.verb import answer
 
     policies = options.pop("policies") or POLICIES
     options["gpu_memory"] = _size("--gpu-memory", options["gpu_memory"])
+    figure: Path | None = options.pop("figure")
+    if figure is not None:
+        check_form(figure)
     found = answer(options.pop("file"), policies=policies, **options)
+    if figure is not None:
+        write_figure(figure, found.document, found.spans)
     text = json_text(found.document) if as_json else render_comparison(found.document)
     click.echo(text, nl=not as_json)
 

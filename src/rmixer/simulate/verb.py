@@ -11,6 +11,7 @@ from rmixer.errors import UsageError
 from rmixer.model import Node
 from rmixer.monitor import discover_node
 from rmixer.policies.base import Policy
+from rmixer.report.comparison_figure import SpanOf
 from rmixer.simulate.compare import POLICIES, Comparison, Simulated, compare
 from rmixer.simulate.jobs import SimJob, jobs_from_specs
 from rmixer.simulate.traces import is_trace, read_trace
@@ -26,6 +27,18 @@ class Answer:
     document: dict[str, Any]
     comparison: Comparison
     runs: list[Simulated]
+
+    @property
+    def spans(self) -> dict[str, list[SpanOf]]:
+        """Per policy its attempts, as they are drawn."""
+        names = {job.id: job.spec.name for job in self.comparison.jobs}
+        return {
+            run.policy: [
+                SpanOf(names[span.job], span.device, span.start, span.end, span.state)
+                for span in run.result.spans
+            ]
+            for run in self.runs
+        }
 
 
 def simulate(

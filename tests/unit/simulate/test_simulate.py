@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 
 import rmixer
+from rmixer.cli import cli
 from rmixer.errors import NeverFitsError, UsageError
 from rmixer.simulate.verb import answer
 
@@ -107,3 +111,26 @@ def test_what_cannot_be_simulated_is_said_before() -> None:
         rmixer.simulate([job("a", 1, 0.1, gpu_memory="40GiB")], machine=V100)
     with pytest.raises(UsageError, match="job a: world log knows only the published workloads"):
         rmixer.simulate([job("a", 1, 0.1)], machine=V100, world="log")
+
+
+def test_the_command_line_answers_and_draws(tmp_path: Path) -> None:
+    """A table, one JSON document, a figure with a bar per policy; exit 2 and 4 before any work."""
+    figure = tmp_path / "f.svg"
+    names = ["sequential", "published-mix"]
+    arguments = ["simulate", str(LIST), "--machine", str(V100_CPU2), "--figure", str(figure)]
+    policies = [word for name in names for word in ("--policy", name)]
+    done = CliRunner().invoke(cli, [*arguments, *policies, "--json"])
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    assert [one["policy"] for one in document["policies"]] == names
+    drawn = ElementTree.fromstring(figure.read_text())
+    bars = [
+        e for e in drawn.iter("{http://www.w3.org/2000/svg}rect") if "bar" in e.get("class", "")
+    ]
+    assert len(bars) == len(names)
+    lengths = [float(bar.get("width", "0")) for bar in bars]
+    makespans = [one["makespan_seconds"] for one in document["policies"]]
+    assert lengths[0] / lengths[1] == pytest.approx(makespans[0] / makespans[1], rel=0.01)
+    wrong = CliRunner().invoke(cli, [*arguments[:-1], str(tmp_path / "f.png")])
+    assert isinstance(wrong.exception, UsageError)
+    assert ".svg or .html" in str(wrong.exception)
