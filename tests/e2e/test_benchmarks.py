@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
 
 
 @pytest.mark.e2e
@@ -44,6 +45,19 @@ def test_estimate_compares_with_real_runs() -> None:
     assert len(lines) == 4
     assert all(" trace " in line and "%" in line for line in lines[:3])
     assert lines[-1].startswith("3 configurations")
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs the published measurements in {TRACES}")
+def test_the_network_is_held_against_published_measurements() -> None:
+    """One seed of each table: goals are met, and the network beats a constant."""
+    command = [sys.executable, "benchmarks/interference.py", "--quick", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["missed"] == []
+    for gpu in document["gavel"].values():
+        assert gpu["unseen"]["two stations"]["single"] < gpu["unseen"]["a constant"]["single"]
 
 
 @pytest.mark.e2e
