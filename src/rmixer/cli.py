@@ -201,6 +201,19 @@ def simulate(as_json: bool, **options: Any) -> None:
     click.echo(text, nl=not as_json)
 
 
+@cli.command(short_help="The JSON schema of jobs files, for editors")
+def schema() -> None:
+    """The JSON schema that jobs files are checked against, on stdout.
+
+    In VS Code with the YAML extension: `rmixer schema > jobs.schema.json`, and in the first line of
+    a jobs file `# yaml-language-server: $schema=jobs.schema.json`.
+    """
+    from rmixer.report.write import json_text
+    from rmixer.spec import json_schema
+
+    click.echo(json_text(json_schema()), nl=False)
+
+
 @cli.command(short_help="This machine, and what it lacks")
 @click.option("--measure-context", is_flag=True, help="Measure a CUDA context on every GPU.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
