@@ -262,6 +262,51 @@ def report(run: Path, runs_dir: Path, as_json: bool, as_csv: bool, sort: str | N
         click.echo(render_summary(document))
 
 
+@cli.command(short_help="Remove old runs")
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default="runs", show_default=True,
+    help="Where runs are kept.",
+)  # fmt: skip
+@click.option("--older-than", metavar="TIME", help="Only those that ended so long ago, as in 30d.")
+@click.option("--all", "everything", is_flag=True, help="All finished ones.")
+@click.option("--unfinished", is_flag=True, help="Also those that could be gone on with.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def clean(
+    names: tuple[str, ...],
+    runs_dir: Path,
+    older_than: str | None,
+    everything: bool,
+    unfinished: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove finished runs: logs, reports, checkpoints, and the models that they trained.
+
+    A run that is being worked on stays, also if only a job of it is left; exit code 1 if it was
+    named.
+    """
+    from rmixer.report.cleaned import document_of, render
+    from rmixer.report.write import json_text
+    from rmixer.resources import parse_seconds
+    from rmixer.runner.clean import chosen, old_runs, remove
+
+    if bool(names) == (everything or older_than is not None):
+        raise click.UsageError("name runs, or give --all or --older-than; not both")
+    try:
+        seconds = None if older_than is None else parse_seconds(older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than {error}") from None
+    meant = chosen(old_runs(runs_dir), names, older_seconds=seconds, unfinished=unfinished)
+    gone = [run for run in meant if (run.doing != "running" if dry_run else remove(runs_dir, run))]
+    kept = [run.as_dict() for run in meant if run not in gone]
+    document = document_of(runs_dir, [run.as_dict() for run in gone], kept, dry_run=dry_run)
+    click.echo(json_text(document) if as_json else render(document), nl=not as_json)
+    if kept:
+        sys.exit(EXIT_JOB_FAILED)
+
+
 @cli.group(short_help="Parsed data sets: ls, rm")
 def cache() -> None:
     """The data sets that were parsed once and that jobs map since."""
