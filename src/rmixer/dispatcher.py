@@ -57,6 +57,7 @@ class Dispatcher:
         self.policy = policy
         self.state = state or RunState()
         self._wake_at: float | None = None
+        self._memo: object = None
 
     @classmethod
     def replay(cls, policy: Policy, log: Iterable[ev.Event]) -> Dispatcher:
@@ -261,6 +262,7 @@ class Dispatcher:
             total_jobs=len(state.jobs),
             seed=state.began.seed if state.began else 0,
             jobs=MappingProxyType(state.jobs),
+            memo=self._memo,
         )
 
     def _end_the_hopeless(self, answer: _Answer) -> None:
@@ -292,6 +294,7 @@ class Dispatcher:
 
     def _plan(self, answer: _Answer) -> None:
         plan = self.policy.plan(self.snapshot(answer.at))
+        self._memo = plan.memo
         for id, placement in plan.rebooked.items():  # noqa: A001
             self._rebook(self.state.jobs[id], placement, answer)
         for id, placement in plan.starts.items():  # noqa: A001

@@ -80,7 +80,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(wanted=jobs, cores=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_snapshot(name: str, wanted: list[dict[str, object]], cores: int) -> None:
     """Nothing is overbooked, who waits has a reason, the plan is a function of the snapshot."""
     policy = catalog.build_policy(name)

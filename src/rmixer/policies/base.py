@@ -38,6 +38,7 @@ class Snapshot:
         total_jobs: all jobs of the run, ended ones included.
         seed: for policies that draw.
         jobs: all jobs of the run by id, ended ones included; empty where the caller has no others.
+        memo: what the policy left in its last plan for this one; None at first and after a resume.
     """
 
     now: float
@@ -47,6 +48,7 @@ class Snapshot:
     total_jobs: int = 0
     seed: int = 0
     jobs: Mapping[str, Job] = field(default_factory=dict)
+    memo: object = None
 
 
 @runtime_checkable
@@ -71,6 +73,7 @@ class Plan:
         self.starts: dict[str, Placement] = {}
         self.rebooked: dict[str, Placement] = {}
         self.waits: dict[str, Reason] = {}
+        self.memo: object = snapshot.memo
         self.free_cpu = float(len(snapshot.node.cores))
         self.free_memory = snapshot.node.memory
         self.free_cores = dict.fromkeys(snapshot.node.cores, 1.0)

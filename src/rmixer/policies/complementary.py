@@ -32,9 +32,12 @@ from rmixer.policies.base import (
     Snapshot,
     core_share,
     device_memory,
+    number,
     pick_device,
     placement_of,
+    whole_number,
 )
+from rmixer.policies.gpus import Options, look_ahead, plans_for
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
@@ -129,11 +132,20 @@ class Complementary:
         floor: no job may be predicted to fall below this rate, and none is started that adds less
             than this to the sum of rates.
         overhead: what each co-runner costs a job whatever it does; e of the network model.
+        margin: what is booked on a GPU, times a job's memory.
+        budget: simulated plans of the look-ahead's local search; 0 leaves the portfolio alone.
     """
 
     name = "complementary"
 
-    def __init__(self, *, floor: float = 0.25, overhead: float = 0.02) -> None:
+    def __init__(
+        self,
+        *,
+        floor: float = 0.25,
+        overhead: float = 0.02,
+        margin: float = 1.05,
+        budget: int = 200,
+    ) -> None:
         for key, value in (("floor", floor), ("overhead", overhead)):
             if isinstance(value, bool) or not 0 <= value < 1:
                 raise ValueError(
@@ -141,20 +153,30 @@ class Complementary:
                 )
         self.floor = float(floor)
         self.overhead = float(overhead)
+        self.options = Options(
+            margin=number(self.name, "margin", margin, 1.0),
+            floor=self.floor,
+            budget=whole_number(self.name, "budget", budget, 0),
+        )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Rebook what runs by what it was seen to use, then add jobs while they add rate."""
         plan = Plan(snapshot)
         _rebook_by_use(plan)
+        for_gpus = [job for job in snapshot.pending if plans_for(plan, job)]
+        if for_gpus:
+            look_ahead(plan, for_gpus, self.options)
+        taken = {job.id for job in for_gpus}
+        others = [job for job in snapshot.pending if job.id not in taken]
         company = _Company.of(plan, host_sharing(snapshot.node, self.overhead))
-        pending = list(snapshot.pending[:WINDOW])
+        pending = others[:WINDOW]
         while pending:
             best = self._best(company, pending)
             if best is None:
                 break
             company.join(best)
             pending.remove(best.job)
-        for job in snapshot.pending[WINDOW:]:
+        for job in others[WINDOW:]:
             plan.wait(job, Reason("Priority", detail=f"behind {WINDOW} others"))
         return plan
 

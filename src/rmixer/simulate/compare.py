@@ -102,6 +102,10 @@ class Comparison:
         """Whether not all jobs are there from the beginning."""
         return any(job.arrival > 0 for job in self.jobs)
 
+    def simulate(self, policy: str) -> Result:
+        """What a policy does, without its figures."""
+        return self._run(catalog.build_policy(policy))
+
     def run(self, policy: str, instance: Policy | None = None) -> Simulated:
         """Simulate one policy.
 

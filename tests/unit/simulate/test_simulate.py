@@ -36,6 +36,20 @@ def test_the_published_run_comes_out_as_it_was_logged() -> None:
     assert of(document, "published-mix")["makespan_seconds"] == pytest.approx(474.5, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("machine", "world", "most"),
+    [(V100, "network", 1.03), (V100, "log", 1.05), (V100_CPU2, "log", 1.15)],
+)
+def test_ours_comes_near_to_what_is_attainable(machine: Path, world: str, most: float) -> None:
+    """Also with little search, on the published list: on the GPU alone, and with the CPU."""
+    policies = ["complementary:budget=20", "published-mix"]
+    document = rmixer.simulate(LIST, machine=machine, policies=policies, world=world)
+    ours, theirs = document["policies"]
+    assert ours["over_attainable"] <= most
+    assert theirs["makespan_seconds"] / ours["makespan_seconds"] >= 1.4
+    assert ours["oom_count"] == 0
+
+
 def test_limits_and_baselines_of_the_published_list() -> None:
     """The bound is the GPU's compute; what is attainable lies between it and every policy."""
     names = ["sequential", "exclusive", "monolithic", "all-at-once", "published-type"]
