@@ -215,14 +215,20 @@ def schema() -> None:
 
 
 @cli.command(short_help="This machine, and what it lacks")
+@click.argument("file", required=False, type=click.Path(readable=False, path_type=Path))
 @click.option("--measure-context", is_flag=True, help="Measure a CUDA context on every GPU.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def doctor(measure_context: bool, as_json: bool) -> None:
-    """What jobs have on this machine, and what is known of it."""
+def doctor(file: Path | None, measure_context: bool, as_json: bool) -> None:
+    """What jobs have on this machine, what it lacks, and how that is mended.
+
+    With a jobs FILE also the interpreters of its jobs. Exit code 1: there is a problem.
+    """
     from rmixer.report.doctor import examine, render_examination
     from rmixer.report.write import json_text
+    from rmixer.spec import load_jobs_file
 
-    document = examine(measure_contexts=measure_context)
+    jobs = load_jobs_file(file, require_data=False).jobs if file is not None else ()
+    document = examine(jobs, measure_contexts=measure_context)
     click.echo(json_text(document) if as_json else render_examination(document), nl=not as_json)
     if document["problems"]:
         sys.exit(EXIT_JOB_FAILED)

@@ -263,13 +263,13 @@ def _make_group(version: Version, parent: str, limit: int, name: str, announce: 
 def _parents(proc: str, sys: str) -> Iterator[Tuple[Version, str]]:
     """The groups in which to try, best first."""
     own = _own_groups(proc)
-    mounts = list(_mounts(proc, sys))
-    for mount, root, options in mounts:
+    there = list(mounts(proc, sys))
+    for mount, root, options in there:
         if options is None and "" in own:
             group = _directory(mount, root, own[""])
             for parent in _with_memory_below(group, mount):
                 yield V2, parent
-    for mount, root, options in mounts:
+    for mount, root, options in there:
         if options is not None and "memory" in options and "memory" in own:
             yield V1, _directory(mount, root, own["memory"])
 
@@ -302,8 +302,8 @@ def _own_groups(proc: str) -> Dict[str, str]:
     return groups
 
 
-def _mounts(proc: str, sys: str) -> Iterator[Tuple[str, str, Optional[List[str]]]]:
-    """Mount point, root within the hierarchy, and for version 1 the controllers."""
+def mounts(proc: str, sys: str) -> Iterator[Tuple[str, str, Optional[List[str]]]]:
+    """Of control groups: mount point, root within the hierarchy, for version 1 the controllers."""
     for line in read(os.path.join(proc, "self/mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)

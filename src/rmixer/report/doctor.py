@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmixer import paths
 from rmixer.estimate.contexts import context_key, context_of
 from rmixer.estimate.host import STATED, baseline_key
 from rmixer.execute.logtail import last_line
+from rmixer.model import JobSpec
 from rmixer.monitor import discover_node
+from rmixer.report.checks import all_checks
 from rmixer.resources import format_bytes
 from rmixer.store import Store
 
@@ -35,10 +37,11 @@ print(json.dumps(after - before - torch.cuda.memory_reserved()))
 """
 
 
-def examine(*, measure_contexts: bool = False) -> dict[str, Any]:
+def examine(jobs: Sequence[JobSpec] = (), *, measure_contexts: bool = False) -> dict[str, Any]:
     """The machine as jobs see it.
 
     Args:
+        jobs: whose interpreters are looked at too.
         measure_contexts: measure the CUDA context of every GPU and keep it.
     """
     node = discover_node()
@@ -60,6 +63,8 @@ def examine(*, measure_contexts: bool = False) -> dict[str, Any]:
     if measure_contexts and not gpus:
         problems.append("there is no GPU here whose context could be measured")
     known = store.baseline(baseline_key(None))
+    checks = all_checks(node, jobs)
+    problems += [f"{c.name}: {c.found}" for c in checks if c.state == "problem"]
     return {
         "schema_version": 1,
         "node": node.name,
@@ -74,6 +79,7 @@ def examine(*, measure_contexts: bool = False) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "store": str(paths.store_path()),
         "cache": str(paths.cache_dir()),
+        "checks": [check.as_dict() for check in checks],
         "problems": problems,
     }
 
@@ -115,6 +121,11 @@ def render_examination(document: Mapping[str, Any]) -> str:
         f"{format_bytes(gpu['context_bytes'])} ({gpu['context_source']})"
         for gpu in document["gpus"]
     ]
-    lines += [f"store: {document['store']}", f"data cache: {document['cache']}"]
+    lines += [f"store: {document['store']}", f"data cache: {document['cache']}", ""]
+    for check in document["checks"]:
+        state = "" if check["state"] == "ok" else f"{check['state'].upper()}: "
+        lines.append(f"{check['name']}: {state}{check['found']}")
+        lines += [f"    so: {check['follows']}"] * bool(check["follows"])
+        lines += [f"    to mend it: {check['mend']}"] * bool(check["mend"])
     lines += [f"problem: {problem}" for problem in document["problems"]]
     return "\n".join(lines)

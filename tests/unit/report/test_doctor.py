@@ -23,8 +23,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_says_what_jobs_have(home: Path) -> None:
     """Cores, memory, GPUs and where things are kept; for people and as JSON."""
     done = CliRunner().invoke(cli, ["doctor", "--json"])
-    assert done.exit_code == 0
     document = json.loads(done.stdout)
+    assert done.exit_code == bool(document["problems"]), "a container may have one"
     assert document["cores"] >= 1
     assert document["memory_bytes"] > 0
     assert document["process"]["source"] == "stated"
@@ -45,5 +45,5 @@ def test_without_a_gpu_there_is_no_context_to_measure(monkeypatch: pytest.Monkey
     monkeypatch.setattr("rmixer.monitor.machine.discover_gpus", tuple)
     assert CliRunner().invoke(cli, ["doctor", "--measure-context"]).exit_code == 1
     document = doctor.examine(measure_contexts=True)
-    assert document["problems"] == ["there is no GPU here whose context could be measured"]
+    assert document["problems"][0] == "there is no GPU here whose context could be measured"
     assert "problem:" in doctor.render_examination(document)
