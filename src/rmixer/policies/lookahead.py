@@ -10,7 +10,7 @@ beside the portfolio where that has become different from what was expected.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -20,6 +20,8 @@ from rmixer.policies.outlook import Course, Outlook, Rule, Task
 PLACES = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, math.inf)
 #: The CPU takes what ends there before these shares of the plan without it.
 _TARGETS = (0.75, 0.85, 0.93, 1.0)
+#: So many further orders are drawn, where there are not just a few jobs.
+_MIXED, _FEW = 60, 6
 #: A plan that is later than expected by more than this is made anew.
 SURPRISE = 0.02
 #: Few jobs have few plans: at most so many are simulated per pair of waiting jobs.
@@ -87,14 +89,18 @@ def remember(outlook: Outlook, rule: Rule, course: Course, now: float) -> Memo:
 
 
 def _revived(outlook: Outlook, memo: Memo, now: float) -> Rule:
-    """The incumbent for the jobs that wait now; new ones stand in front of shorter ones."""
+    """The incumbent for the jobs that wait now; new ones stand in front of shorter ones.
+
+    Where jobs arrive over time they stand in front of longer ones.
+    """
     index = {task.id: i for i, task in enumerate(outlook.tasks)}
     waiting = set(outlook.waiting)
     order = [index[name] for name in memo.order if name in index and index[name] in waiting]
     for i in sorted(waiting - set(order), key=lambda i: -_longest(outlook.tasks[i])):
         length = _longest(outlook.tasks[i])
-        shorter = (k for k, j in enumerate(order) if _longest(outlook.tasks[j]) < length)
-        order.insert(next(shorter, len(order)), i)
+        sign = -1.0 if outlook.by_completion else 1.0
+        later = (k for k, j in enumerate(order) if sign * (length - _longest(outlook.tasks[j])) > 0)
+        order.insert(next(later, len(order)), i)
     pinned = tuple((index[name], d) for name, d in memo.pinned if index.get(name) in waiting)
     places = memo.places if len(memo.places) == len(outlook.places) else _all(outlook, math.inf)
     target = max(0.0, memo.target_at - now) if memo.target_at else 0.0
@@ -130,6 +136,7 @@ class _Search:
                 if course.value < self.best.value:
                     self.rule, self.best = rule, course
                 found.append((course.value, len(found), rule))
+        self._mixed(found)
         if not self.look.cpus:
             return
         best_of = {rule.places: (value, rule) for value, _, rule in sorted(found, reverse=True)}
@@ -137,6 +144,26 @@ class _Search:
             end = value if value < math.inf else self._without_gpus()
             for share in _TARGETS:
                 self.offer(replace(rule, target=end * share))
+
+    def _mixed(self, found: list[tuple[float, int, Rule]]) -> None:
+        """Orders by length, demand and memory with exponents that are drawn."""
+        tasks, gpus = self.look.tasks, self.look.gpus
+        if len(self.look.waiting) < _FEW or not gpus:
+            return
+        few = sorted(found)[: len(PLACES)]
+        for _ in range(_MIXED):
+            a, b, c = self.draw.uniform(0, 1.5), self.draw.uniform(-0.5, 1), self.draw.uniform(0, 1)
+            sign = -1.0 if self.look.by_completion else 1.0
+            key = {
+                i: sign * _longest(tasks[i]) ** a
+                * (max(tasks[i].uses[d][0] for d in gpus) + 0.05) ** b
+                * (max(tasks[i].memory[d] for d in gpus) + 1.0) ** c
+                for i in self.look.waiting
+            }  # fmt: skip
+            order = sorted(self.look.waiting, key=key.__getitem__, reverse=True)
+            places = self.draw.choice(few)[2].places
+            rule = Rule(_by_priority(self.look, order), places)
+            found.append((self.offer(rule).value, len(found), rule))
 
     def _without_gpus(self) -> float:
         """Long enough for everything, where some jobs fit on no GPU."""
@@ -237,7 +264,10 @@ def _all(outlook: Outlook, places: float) -> tuple[float, ...]:
 
 
 def _orders(outlook: Outlook) -> Iterator[tuple[int, ...]]:
-    """Longest first; most work first, with and without a share for being there; most memory."""
+    """Longest first; most work first, with and without a share for being there; most memory.
+
+    Where jobs arrive over time the shortest first, the least work, the least memory.
+    """
     tasks = outlook.tasks
 
     def seconds(i: int) -> float:
@@ -249,12 +279,19 @@ def _orders(outlook: Outlook) -> Iterator[tuple[int, ...]]:
     def memory(i: int) -> float:
         return max((tasks[i].memory[d] for d in outlook.gpus), default=0) + 1.0
 
-    keys = (
+    keys: tuple[Callable[[int], float], ...] = (
         seconds,
         lambda i: seconds(i) * demand(i),
         lambda i: seconds(i) * (demand(i) + 0.15),
         lambda i: seconds(i) * memory(i),
     )
+    if outlook.by_completion:  # the shortest first, for its weight
+        keys = (
+            lambda i: -seconds(i) / tasks[i].weight,
+            lambda i: -seconds(i) * (demand(i) + 0.15) / tasks[i].weight,
+            lambda i: -seconds(i) * memory(i) / tasks[i].weight,
+            seconds,
+        )
     for key in keys:
         yield _by_priority(outlook, sorted(outlook.waiting, key=key, reverse=True))
 

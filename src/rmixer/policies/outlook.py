@@ -15,7 +15,9 @@ from functools import lru_cache
 #: What a job does on a device: demand of the station, and granularity.
 Use = tuple[float, float]
 
-_STEPS = 12
+_STEPS = 40
+#: Above this slope the plain iteration is taken.
+_FLAT = -0.1
 _DONE = 1e-9
 
 
@@ -39,7 +41,7 @@ def rates_of(uses: tuple[Use, ...], overhead: float) -> tuple[float, ...]:
             queue = 2.0 * d * (1.0 + a) / (b + root)
             rest += queue * s
             slope += (d - d * queue) / root
-        step = rest / slope if slope < 0 else 0.0
+        step = rest / slope if slope < _FLAT else -rest  # where Newton would leave the rails
         total -= step
         if abs(step) < 1e-5 * total:
             break

@@ -3,7 +3,7 @@
 A column is a set of jobs that may share a device of a kind: it fits into the memory, and the law
 gives each of its jobs a rate. With y[c] the time that set c runs,
 
-    minimise T   such that   sum over c of y[c] * X[j](c) / solo[j] >= n[j]     for every job type j
+    minimise T   such that   sum over c of y[c] * X[t](c) >= work[t]   for every type t of jobs
                              sum over c of a kind of y[c] <= T * (devices of the kind)
                              T >= the longest job on its fastest device
 
@@ -46,10 +46,20 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Types:
-    """Jobs that are alike, once."""
+    """Jobs that are alike but for their length, once.
+
+    Attributes:
+        members: one of each type.
+        counts: how many there are.
+        work: the seconds alone of all of them, on the first kind of device that they may use.
+        ratio: per kind of device, how many times as long as there.
+        kinds: the kinds of device that they may use.
+    """
 
     members: list[Member]
     counts: list[int]
+    work: list[float]
+    ratio: list[dict[str, float]]
     kinds: list[list[str]]
 
 
@@ -72,7 +82,11 @@ def attainable_makespan(
     kinds = _kinds(node)
     for kind in kinds.values():
         _add(kind, types, node, world, [(index,) for index in _fitting(kind, types)])
-    seconds, price, costs = _solve(kinds, types)
+    longest = max(
+        min(member.seconds(kind) for kind in kinds_of(job, node))
+        for job, member in zip(jobs, members, strict=True)
+    )
+    seconds, price, costs = _solve(kinds, types, longest)
     for _ in range(_ROUNDS):
         found = [
             _price(kind, types, node, world, price, cost)
@@ -80,23 +94,34 @@ def attainable_makespan(
         ]
         if not any(found):
             break
-        seconds, price, costs = _solve(kinds, types)
+        seconds, price, costs = _solve(kinds, types, longest)
     return seconds
 
 
 def _types(jobs: Sequence[SimJob], members: Sequence[Member], node: Node) -> _Types:
-    found: dict[tuple[str, ...], int] = {}
-    types = _Types([], [], [])
+    found: dict[tuple[object, ...], int] = {}
+    types = _Types([], [], [], [], [])
     for job, member in zip(jobs, members, strict=True):
         kinds = kinds_of(job, node)
-        key = (member.key, *kinds)
+        seconds = member.seconds(kinds[0])
+        ratio = {kind: member.seconds(kind) / seconds for kind in kinds}
+        key = (*(_use(member, kind, ratio[kind]) for kind in kinds), member.device_memory)
         if key not in found:
             found[key] = len(types.members)
             types.members.append(member)
             types.counts.append(0)
+            types.work.append(0.0)
+            types.ratio.append(ratio)
             types.kinds.append(kinds)
         types.counts[found[key]] += 1
+        types.work[found[key]] += seconds
     return types
+
+
+def _use(member: Member, kind: str, ratio: float) -> tuple[object, ...]:
+    profile = member.profiles[kind]
+    parts = (profile.demand, profile.granularity)
+    return (kind, profile.source, round(ratio, 9), *(tuple(sorted(p.items())) for p in parts))
 
 
 def _kinds(node: Node) -> dict[str, _Kind]:
@@ -129,7 +154,7 @@ def _fits_really(kind: _Kind, types: _Types, chosen: tuple[int, ...]) -> bool:
 def _add(
     kind: _Kind, types: _Types, node: Node, world: World, sets: Sequence[tuple[int, ...]]
 ) -> None:
-    """Keep sets as columns: the jobs per second that each does of each type."""
+    """Keep sets as columns: the work per second that each does of each type."""
     new = [chosen for chosen in sets if chosen not in kind.columns]
     for chosen, speed in zip(new, _speeds(kind, types, node, world, new), strict=True):
         column = np.zeros(len(types.members))
@@ -140,20 +165,20 @@ def _add(
 def _speeds(
     kind: _Kind, types: _Types, node: Node, world: World, sets: Sequence[tuple[int, ...]]
 ) -> list[Array]:
-    """Of each set the jobs per second that each member does; each set is asked for once."""
+    """Of each set the work per second that each member does; each set is asked for once."""
     name = kind.device.kind
     new = [chosen for chosen in sets if chosen not in kind.speeds]
     if new:
         members = [[types.members[index] for index in chosen] for chosen in new]
         rates = world.rates_of_sets(kind.device, node, members)
-        for chosen, row, company in zip(new, rates, members, strict=True):
-            seconds = np.array([one.seconds(name) for one in company])
-            kind.speeds[chosen] = np.array(row) / seconds
+        for chosen, row in zip(new, rates, strict=True):
+            ratio = np.array([types.ratio[index][name] for index in chosen])
+            kind.speeds[chosen] = np.array(row) / ratio
     return [kind.speeds[chosen] for chosen in sets]
 
 
-def _solve(kinds: Mapping[str, _Kind], types: _Types) -> tuple[float, Array, Array]:
-    """T, what a job of each type is worth, and what the time of a device of each kind costs."""
+def _solve(kinds: Mapping[str, _Kind], types: _Types, longest: float) -> tuple[float, Array, Array]:
+    """T, what a second of work of each type is worth, and what that of a device of a kind costs."""
     from scipy.optimize import linprog  # noqa: PLC0415  # slow to import
 
     columns = [(row, column) for row, kind in enumerate(kinds.values())
@@ -164,13 +189,9 @@ def _solve(kinds: Mapping[str, _Kind], types: _Types) -> tuple[float, Array, Arr
         upper[:jobs, index] = -column
         upper[jobs + row, index] = 1.0
     upper[jobs:, -1] = [-kind.count for kind in kinds.values()]
-    limit = np.concatenate([-np.array(types.counts, dtype=float), np.zeros(places)])
+    limit = np.concatenate([-np.array(types.work), np.zeros(places)])
     cost = np.zeros(len(columns) + 1)
     cost[-1] = 1.0
-    longest = max(
-        min(one.seconds(kind) for kind in names)
-        for one, names in zip(types.members, types.kinds, strict=True)
-    )
     bounds = [(0.0, None)] * len(columns) + [(longest, None)]
     answer = linprog(cost, A_ub=upper, b_ub=limit, bounds=bounds)
     assert answer.success, answer.message
