@@ -102,3 +102,18 @@ def test_the_trainer_is_held_against_plain_scripts() -> None:
     ]
     assert all("losses apart by" in line for line in lines[::2])
     assert all("x of the plain script" in line for line in lines[1::2])
+
+
+@pytest.mark.e2e
+def test_quality_is_measured_beside_logistic_regression_and_the_truth() -> None:
+    """The small version trains a model on few rows, and its kept figures stay as they are."""
+    kept = (ROOT / "benchmarks/results/quality.json").read_bytes()
+    command = [sys.executable, "benchmarks/quality.py", "--smoke", "--only", "widedeep on avazu"]
+    done = subprocess.run(
+        [*command, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert 0.5 < row["auc"] < row["possible"] < 1
+    assert 0.5 < row["logistic_regression"] < row["possible"]
+    assert (ROOT / "benchmarks/results/quality.json").read_bytes() == kept
