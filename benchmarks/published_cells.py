@@ -44,7 +44,11 @@ def main() -> None:
     parser.add_argument("--cells", nargs="*", metavar="LIST:GPUS", help="for example balance_24:1")
     parser.add_argument("--parts", nargs="*", default=["published", "ours"], choices=PARTS)
     parser.add_argument("--out", type=Path, help="JSON; parts that are not asked for are kept")
+    parser.add_argument("--markdown", action="store_true", help="only print what --out holds")
     arguments = parser.parse_args()
+    if arguments.markdown:
+        table(json.loads(arguments.out.read_text()))
+        return
     wanted = arguments.cells or [":".join(cell) for cell in itertools.product(LISTS, MACHINES)]
     known: dict[str, Any] = {}
     if arguments.out and arguments.out.exists():
@@ -116,6 +120,30 @@ def best_of(name: str, machine: str, margin: str) -> dict[str, Any]:
                 if result < best["seconds"]:
                     best = {"seconds": result, "policy": policy, "machine": kind}
     return best
+
+
+def table(known: dict[str, Any]) -> None:
+    """The cells as two tables of Markdown: how many times as long others take."""
+    for key, words in (("", "published margins (1.2; ours 1.05)"), ("_1.05", "all with 1.05")):
+        print(f"\n{words}\n")
+        print("| list | machine | ours, s | x attainable | best published, 4 places "
+              "| in hindsight, any places | monolithic | exclusive |")  # fmt: skip
+        print("|---|---|---|---|---|---|---|---|")
+        for cell, found in known.items():
+            mine = found["ours"]
+            after = found.get(f"hindsight{key}")
+            rounds, refilled = (found["baselines"][name] / mine for name in BASELINES)
+            print(
+                f"| {cell.split(':')[0]} | {cell.split(':')[1]} | {mine:.0f} "
+                f"| {mine / found['attainable']:.2f} "
+                f"| {min(found[f'published{key}'].values()) / mine:.2f} "
+                f"| {_ratio(after, mine)} "
+                f"| {rounds:.2f} | {refilled:.2f} |"
+            )
+
+
+def _ratio(after: dict[str, Any] | None, mine: float) -> str:
+    return "-" if after is None else f"{after['seconds'] / mine:.2f}"
 
 
 def line(cell: str, found: dict[str, Any]) -> str:

@@ -12,10 +12,9 @@ intervals; here a running group stays and takes part in the matching as it is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from functools import cache
 
 from rmixer.model import CPU, Job, Reason
 from rmixer.policies.base import Plan, Snapshot, number
@@ -33,8 +32,8 @@ from rmixer.policies.traits import (
 
 #: The resources of a step, and with them the most jobs of a group.
 RESOURCES = 4
-#: Beyond so many groups the matching is greedy.
-_EXACT = 40
+#: Beyond so many groups the matching is greedy, with exchanges.
+_EXACT = 14
 
 _Stages = tuple[float, float, float, float]
 
@@ -192,30 +191,61 @@ def use(members: Sequence[_Stages]) -> float:
 
 
 def matching(count: int, pairs: Sequence[tuple[int, int, float]]) -> list[tuple[int, int]]:
-    """Pairs without a common member of the largest total weight; greedily where they are many."""
-    if not pairs:
-        return []
-    if count > _EXACT:
-        return _greedy(pairs)
-    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415  # slow to import
+    """Pairs without a common member of the largest total weight.
 
-    member = np.zeros((count, len(pairs)))
-    for column, (i, j, _) in enumerate(pairs):
-        member[i, column] = member[j, column] = 1.0
-    answer = milp(
-        -np.array([weight for *_, weight in pairs]),
-        constraints=LinearConstraint(member, ub=1.0),
-        bounds=Bounds(0, 1),
-        integrality=np.ones(len(pairs)),
-    )
-    return [(i, j) for (i, j, _), x in zip(pairs, answer.x, strict=True) if x > 0.5]  # noqa: PLR2004
+    Exactly where the groups are few, else greedily, improved by exchanging partners.
+    """
+    weight = {frozenset(pair[:2]): pair[2] for pair in pairs}
+    chosen = _exactly(count, weight) if count <= _EXACT else _exchanged(_greedy(pairs), weight)
+    return sorted((min(pair), max(pair)) for pair in chosen)
 
 
-def _greedy(pairs: Sequence[tuple[int, int, float]]) -> list[tuple[int, int]]:
+def _exactly(count: int, weight: Mapping[frozenset[int], float]) -> list[frozenset[int]]:
+    """Dynamic programming over sets of groups, as bit masks."""
+
+    @cache
+    def best(free: int) -> tuple[float, tuple[frozenset[int], ...]]:
+        if not free:
+            return 0.0, ()
+        first = (free & -free).bit_length() - 1
+        rest = free & ~(1 << first)
+        found = best(rest)
+        for other in range(first + 1, count):
+            pair = frozenset((first, other))
+            if rest >> other & 1 and pair in weight:
+                total, members = best(rest & ~(1 << other))
+                found = max(found, (total + weight[pair], (*members, pair)), key=lambda x: x[0])
+        return found
+
+    return list(best((1 << count) - 1)[1])
+
+
+def _greedy(pairs: Sequence[tuple[int, int, float]]) -> list[frozenset[int]]:
     taken: set[int] = set()
     chosen = []
     for i, j, _ in sorted(pairs, key=lambda pair: -pair[2]):
         if i not in taken and j not in taken:
             taken |= {i, j}
-            chosen.append((i, j))
+            chosen.append(frozenset((i, j)))
+    return chosen
+
+
+def _exchanged(
+    chosen: list[frozenset[int]], weight: Mapping[frozenset[int], float]
+) -> list[frozenset[int]]:
+    """Two pairs give each other a partner while that is better."""
+    better = True
+    while better:
+        better = False
+        for one, other in itertools.combinations(chosen, 2):
+            (a, b), (c, d) = sorted(one), sorted(other)
+            now = weight[one] + weight[other]
+            for two in ((frozenset((a, c)), frozenset((b, d))),
+                        (frozenset((a, d)), frozenset((b, c)))):  # fmt: skip
+                if sum(weight.get(pair, -1.0) for pair in two) > now + 1e-12:
+                    chosen = [pair for pair in chosen if pair not in (one, other)] + [*two]
+                    better = True
+                    break
+            if better:
+                break
     return chosen

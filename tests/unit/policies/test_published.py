@@ -149,6 +149,10 @@ def test_muri_interleaves_complementary_stages() -> None:
     assert group_seconds([gpu, gpu]) == pytest.approx(1.9)
     assert use([gpu, host]) > use([gpu, gpu])
     assert matching(4, [(0, 1, 1.0), (1, 2, 1.5), (2, 3, 1.0)]) == [(0, 1), (2, 3)]
+    many = [(i, i + 1, 1.0 + 0.1 * (i % 3)) for i in range(19)]
+    found = matching(20, many)
+    assert len({i for pair in found for i in pair}) == 2 * len(found)
+    assert sum(w for i, j, w in many if (i, j) in found) > 5.5  # half of the best at least
     pending = [job("g1", 0.9), job("h1", 0.1), job("g2", 0.9), job("h2", 0.1)]
     assert len(started("muri", pending, gpus=2)) == 4
     assert len(started("muri", pending)) == 4  # one group of four
