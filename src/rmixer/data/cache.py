@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rmixer.data.schema import DataSpec
 
 #: Part of every key: raise it when the same source would be written differently.
-VERSION = 6
+VERSION = 7
 
 _BLOCK = 1 << 22
 #: A file changed less than this before it was hashed may change again without a new time.

@@ -33,7 +33,7 @@ _WEIGHTS = np.array((0.4, 0.2, 0.05))
 #: Columns (from 0) of which each pair of ids has an effect of its own: all of small tables.
 _PAIRS = ((5, 13), (8, 21), (16, 22), (19, 24))
 #: How much they weigh, in hundredths, unless said otherwise.
-PAIR_PERCENT = 40
+PAIR_PERCENT = 100
 
 #: Share of a history that is of the user's two categories; share of targets that are.
 _LOYALTY, _LIKED = 0.8, 0.5
