@@ -23,7 +23,7 @@ run: setup ## train the eight jobs of examples/quickstart.yaml side by side
 	rmixer run examples/quickstart.yaml $(ARGS)
 
 test: setup ## all tests
-	pytest -n 2 --dist loadfile $(ARGS)
+	pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, format, types
 	ruff check .

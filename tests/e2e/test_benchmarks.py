@@ -43,9 +43,9 @@ def test_estimate_compares_with_real_runs() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert len(lines) == 4
-    assert all(" trace " in line and "%" in line for line in lines[:3])
-    assert lines[-1].startswith("3 configurations")
+    assert len(lines) == 3
+    assert all(" trace " in line and "%" in line for line in lines[:2])
+    assert lines[-1].startswith("2 configurations")
 
 
 @pytest.mark.e2e
