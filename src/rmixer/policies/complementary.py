@@ -1,6 +1,6 @@
 """The default: jobs that do not stand in each other's way run side by side.
 
-This version is for the CPU of one node. At each decision it looks at every pending job (one per
+On the CPU, at each decision it looks at every pending job (one per
 profile), predicts the rates of the running set with that job added, and starts the one that adds
 the most; among equals one of a family of which nothing is known, since what it shows helps to place
 the rest, then the longest, so that no long job is left to the end. It stops when no job adds at
@@ -8,8 +8,9 @@ least the floor. Cores are booked by what a job was seen to use: a job that wait
 for its input books a part of a core and shares it with others of its kind, or lets a computing job
 have the rest.
 
-A job that must have a GPU gets one with the memory it declared, or a whole one. The look-ahead by
-simulation, sharing GPUs by prediction, arrivals with ageing, and the veto by measurement join here.
+Jobs with a profile on a GPU of the node are planned by looking ahead (`gpus.look_ahead`). A job
+that must have a GPU and of which nothing is known gets one with the memory it declared, or a whole
+one.
 """
 
 from __future__ import annotations

@@ -160,9 +160,11 @@ class _View:
         )
 
     def _task(self, job: Job, held: Placement | None) -> Task:
-        devices = devices_of(job, self.plan.snapshot.node)
+        may_use = {device.id for device in devices_of(job, self.plan.snapshot.node)}
+        if held is not None:
+            may_use.add(held.device)
         seconds = tuple(
-            self._seconds(job, device) if device in devices or _is_on(held, device) else math.inf
+            self._seconds(job, device) if device.id in may_use else math.inf
             for device in self.devices
         )
         memory = [booked_memory(job, d, self.options.margin) for d in self.devices]
@@ -208,10 +210,6 @@ class _View:
                 since = max(0.0, self.plan.snapshot.now - told)
                 left = max(_LEAST_LEFT, look.tasks[i].left - since * speed)
                 look.tasks[i] = replace(look.tasks[i], left=left)
-
-
-def _is_on(held: Placement | None, device: Device) -> bool:
-    return held is not None and held.device == device.id
 
 
 def _cores(profile: Profile | None) -> float:
