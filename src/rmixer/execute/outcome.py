@@ -34,6 +34,12 @@ MEMORY_WORDS: tuple[tuple[Memory, re.Pattern[str]], ...] = (
     ("gpu", re.compile(r"(?:CUBLAS|CUDNN|CUFFT|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED")),
     ("gpu", re.compile(r"cudaErrorMemoryAllocation|Out of memory error on GPU", re.IGNORECASE)),
     ("gpu", re.compile(r"OOM when allocating tensor.*GPU:", re.IGNORECASE)),
+    # cuDNN 9; XLA's allocator, as JAX and TensorFlow show it
+    ("gpu", re.compile(r"CUDNN_STATUS_INTERNAL_ERROR_\w+_ALLOCATION_FAILED")),
+    (
+        "gpu",
+        re.compile(r"RESOURCE_EXHAUSTED: Out of memory|Failed to allocate .* on device ordinal"),
+    ),
     ("host", re.compile(r"^(?:[\w.]*\.)?_?(?:Array)?MemoryError\b")),
     ("host", re.compile(r"std::bad_alloc|[Cc]an(?:'t|not) allocate memory")),
     ("host", re.compile(r"not enough memory: you tried to allocate|^OOM when allocating tensor")),

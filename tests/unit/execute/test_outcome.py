@@ -57,6 +57,9 @@ GPU = [
     "failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
     "ResourceExhaustedError: OOM when allocating tensor with shape[8,9] on /job:localhost/device:GPU:0",
     "ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 1.0GB memory on GPU 0",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.",
+    "Failed to allocate request for 2.00GiB (2147483648B) on device ordinal 0",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
 ]
 HOST = [
     "MemoryError",
