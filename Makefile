@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 run: setup ## train the eight jobs of examples/quickstart.yaml side by side
 	rmixer run examples/quickstart.yaml $(ARGS)
 
-test: setup ## all tests
+test: setup ## all tests; RMIXER_TEST_LONG=1 adds three that take minutes
 	pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, format, types

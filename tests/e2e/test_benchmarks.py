@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = pytest.mark.skipif(
+    not os.environ.get("RMIXER_TEST_LONG"), reason="takes a minute: set RMIXER_TEST_LONG=1"
+)
 TRACES = ROOT.parent / "shared" / "traces"
 
 
@@ -37,6 +40,7 @@ def test_colocate_measures_every_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@LONG
 def test_estimate_compares_with_real_runs() -> None:
     """The small version estimates and trains three configurations, and prints each error."""
     command = [sys.executable, "benchmarks/estimate.py", "--smoke"]
@@ -65,6 +69,7 @@ def test_the_network_is_held_against_published_measurements() -> None:
 
 
 @pytest.mark.e2e
+@LONG
 def test_reading_is_measured() -> None:
     """The small version reads every kind of text, and two processes share one data set."""
     command = [sys.executable, "benchmarks/reading.py", "--smoke", "--json"]
