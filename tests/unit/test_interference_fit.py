@@ -48,11 +48,12 @@ def test_unseen_pairs_are_predicted_from_noisy_ones() -> None:
     """Half of the pairs with 3 % noise: the others come out within little more than that."""
     made = truth()
     seen, rest = pairs_of(made, noise=0.03).halves(seed=1)
-    fit = fit_pairs(seen, one_gpu(1))
+    fit = fit_pairs(seen, one_gpu(1), folds=6)
     true_rates = pairs_of(made).rates
     assert relative_error(fit.rates(pairs_of(made).index), true_rates) < 0.03
     assert fit.error_on(rest) < 0.045
     assert fit.error == fit.error_on(seen)
+    assert fit.error < fit.held_out < 0.06
 
 
 def test_larger_sets_follow_from_what_pairs_told() -> None:
@@ -92,6 +93,8 @@ def test_what_is_no_measurement_is_refused() -> None:
     made = pairs_of(truth())
     with pytest.raises(UsageError, match="no pairs"):
         fit_pairs(made.some(np.zeros(len(made), bool)))
+    with pytest.raises(UsageError, match="2 to 2 parts, not 3"):
+        fit_pairs(made.some(np.arange(2)), folds=3)
     with pytest.raises(UsageError, match="above 0"):
         Pairs(made.jobs, made.index, np.zeros_like(made.rates))
     with pytest.raises(UsageError, match="two jobs"):

@@ -1,14 +1,20 @@
-"""How fast jobs run side by side: the network, and its numbers fitted to measured pairs."""
+"""How fast jobs run side by side: the network, and how its numbers are learned.
+
+network      the fixed point, for many sets at once
+scalar       the same for one set at one station, by Newton's method
+fit          demands and granularities from measured pairs
+siblings     a job that is in no pair
+modes        what a sharing mode costs, from pairs of jobs whose profiles are known
+"""
 
 from rmixer.interference.fit import (
     Fit,
     Pairs,
-    Sized,
     fit_pairs,
-    from_siblings,
     one_gpu,
     relative_error,
 )
+from rmixer.interference.modes import Mode, fit_mode
 from rmixer.interference.network import (
     UNKNOWN,
     Array,
@@ -20,16 +26,20 @@ from rmixer.interference.network import (
     predict_with_each,
     solve,
 )
+from rmixer.interference.scalar import solve_one
+from rmixer.interference.siblings import Sized, from_siblings
 
 __all__ = [
     "UNKNOWN",
     "Array",
     "Fit",
+    "Mode",
     "Pairs",
     "Sharing",
     "Sized",
     "Station",
     "busiest_station",
+    "fit_mode",
     "fit_pairs",
     "from_siblings",
     "host_sharing",
@@ -38,4 +48,5 @@ __all__ = [
     "predict_with_each",
     "relative_error",
     "solve",
+    "solve_one",
 ]

@@ -7,12 +7,12 @@ Synthesis, 2000, section 3.3). Each rate depends on the numbers of two jobs only
 are taken pair by pair, all at once: a fit of 26 jobs to 300 pairs takes a second with one station
 and three with two.
 
-A job that is in no pair is read off its siblings: the same model at other batch sizes (`Sized`).
+A job that is in no pair is read off its siblings (`rmixer.interference.siblings`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,8 +31,6 @@ _HOLD = 0.03
 _OUTLIER = 0.05
 _ROUNDS = 60
 _STEP = 1e-4  # of the derivatives, in the logarithms
-#: Bounds of a demand's log-odds that a line through siblings may reach.
-_FURTHEST = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,12 @@ class Pairs:
         middle = len(order) // 2
         return self.some(order[:middle]), self.some(order[middle:])
 
+    def folds(self, count: int) -> Iterator[tuple[Pairs, Pairs]]:
+        """Random parts of about the same size, each once: all the others, and the part."""
+        part = np.random.default_rng(0).permutation(len(self)) % count
+        for fold in range(count):
+            yield self.some(part != fold), self.some(part == fold)
+
     def with_job(self, job: int) -> NDArray[np.bool_]:
         """Which of them have a job."""
         found: NDArray[np.bool_] = (self.index == job).any(axis=1)
@@ -86,12 +90,14 @@ class Fit:
         demand, granularity: [jobs, stations]; of granularities only ratios matter.
         sharing: the stations, with the fitted overhead.
         error: mean absolute relative error of the rates that it was fitted to.
+        held_out: the same of pairs that were left out in turns; NaN where that was not asked for.
     """
 
     demand: Array
     granularity: Array
     sharing: Sharing
     error: float = float("nan")
+    held_out: float = float("nan")
 
     def rates(self, index: Indices) -> Array:
         """Predicted rates of pairs, [pairs, 2]; of larger sets [sets, jobs of a set] likewise."""
@@ -116,21 +122,35 @@ def one_gpu(stations: int = 2, *, gamma: float = 1.0, capacity: float = 1.0) -> 
     return Sharing(stations=tuple(made))
 
 
-def fit_pairs(pairs: Pairs, sharing: Sharing | None = None, *, overhead: bool = True) -> Fit:
+def fit_pairs(
+    pairs: Pairs, sharing: Sharing | None = None, *, overhead: bool = True, folds: int = 0
+) -> Fit:
     """Fit demands and granularities of all jobs.
 
     Args:
         pairs: what was measured; a job that is in none of them stays where the fit begins.
         sharing: the stations; by default a GPU with two, time-shared.
         overhead: whether the cost of a co-runner is fitted too, or the sharing's is kept.
+        folds: in so many parts, each left out of a fit of its own, the error of unseen pairs is
+            measured; 0 does not measure it.
 
     Raises:
-        UsageError: there is no pair.
+        UsageError: there are no pairs, or fewer than folds.
     """
     if not len(pairs):
         raise UsageError("there are no pairs to fit to; at least one is needed")
-    problem = _Problem(pairs, sharing or one_gpu(), overhead=overhead)
-    return problem.solved()
+    if folds and not 1 < folds <= len(pairs):
+        raise UsageError(
+            f"{len(pairs)} pairs can be left out in 2 to {len(pairs)} parts, not {folds}"
+        )
+    chosen = sharing or one_gpu()
+    fit = _Problem(pairs, chosen, overhead=overhead).solved()
+    if not folds:
+        return fit
+    wrong = 0.0
+    for seen, rest in pairs.folds(folds):
+        wrong += len(rest) * _Problem(seen, chosen, overhead=overhead).solved().error_on(rest)
+    return replace(fit, held_out=wrong / len(pairs))
 
 
 class _Problem:
@@ -162,7 +182,7 @@ class _Problem:
 
     def read(self, theta: Array) -> Fit:
         shape = (self.jobs, self.stations)
-        demand = _share(theta[: self.half].reshape(shape))
+        demand = share(theta[: self.half].reshape(shape))
         granularity = np.exp(theta[self.half : 2 * self.half].reshape(shape))
         sharing = self.sharing
         if self.overhead:
@@ -203,7 +223,7 @@ class _Problem:
     def _moved(self, theta: Array, fit: Fit) -> Array:
         """The rates of all pairs when one number of one side is a little larger, [moves, P, 2]."""
         index = self.pairs.index
-        more = _share(theta[: self.half].reshape(self.jobs, self.stations) + _STEP)
+        more = share(theta[: self.half].reshape(self.jobs, self.stations) + _STEP)
         demands, granularities = [], []
         for side, station, kind in self._moves():
             demand, granularity = fit.demand[index], fit.granularity[index]
@@ -217,54 +237,6 @@ class _Problem:
         return rates.reshape(len(demands), *index.shape)
 
 
-# --- a job that is in no pair ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A job as a model with a size: what its siblings tell of it.
-
-    Attributes:
-        model: jobs of one model are siblings.
-        batch_size: of the training.
-    """
-
-    model: str
-    batch_size: int
-
-
-def from_siblings(fit: Fit, jobs: Sequence[Sized], job: int) -> Fit:
-    """The fit with one job's numbers read off its siblings', whatever it said of the job itself.
-
-    Log-odds of the demand and the logarithm of the granularity are lines over the logarithm of
-    the batch size; siblings of nearly the same size count most. One sibling alone is copied.
-
-    Raises:
-        UsageError: the job has no sibling.
-    """
-    siblings = [i for i, one in enumerate(jobs) if one.model == jobs[job].model and i != job]
-    if not siblings:
-        raise UsageError(f"no other job is of model {jobs[job].model!r}: its numbers are unknown")
-    size = np.log2([one.batch_size for one in jobs])
-    at, near = size[siblings], size[job]
-    demand, granularity = fit.demand.copy(), fit.granularity.copy()
-    odds = np.log(demand / (1 - demand))
-    for station in range(demand.shape[1]):
-        told = _line(at, odds[siblings, station], near)
-        demand[job, station] = _share(np.clip(told, -_FURTHEST, _FURTHEST))
-        told = _line(at, np.log(granularity[siblings, station]), near)
-        granularity[job, station] = np.exp(told)
-    return replace(fit, demand=demand, granularity=granularity)
-
-
-def _line(x: Array, y: Array, at: float) -> float:
-    """A straight line through points, the near ones weighing more, read at one place."""
-    if len(np.unique(x)) == 1:
-        return float(y.mean())
-    weight = 1 / (1 + (x - at) ** 2)
-    return float(np.polyval(np.polyfit(x, y, 1, w=np.sqrt(weight)), at))
-
-
-def _share(odds: Array) -> Array:
+def share(odds: Array) -> Array:
     """Log-odds to a share in (0, 1)."""
     return 1.0 / (1.0 + np.exp(-odds))

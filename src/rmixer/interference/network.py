@@ -28,6 +28,8 @@ from rmixer.model import HOST_STATIONS, Node, Profile
 Array = NDArray[np.float64]
 
 _TOLERANCE = 1e-6
+#: A rate that passes by its new value is no fixed point while queues still move.
+_QUEUE_TOLERANCE = 2e-5
 _MAX_ROUNDS = 200
 
 #: A job of which nothing is known is taken to keep its threads busy all the time.
@@ -128,7 +130,7 @@ def solve(demand: Array, granularity: Array, sharing: Sharing) -> Array:
         sharing: the machine.
 
     Returns:
-        [sets, jobs] rates in (0, 1]. Padding rows have no meaning.
+        [sets, jobs] rates in (0, 1]; exactly 1 for a job alone. Padding rows have no meaning.
     """
     present = demand.sum(axis=2) > 0
     total = np.maximum(demand.sum(axis=2), 1e-12)
@@ -144,10 +146,10 @@ def solve(demand: Array, granularity: Array, sharing: Sharing) -> Array:
         new = 1.0 / ((1.0 - busy + overlap * residence.sum(axis=2)) * overhead)
         step = np.abs(new - rate).max()
         rate = 0.5 * (rate + new)
-        queue = rate[:, :, None] * residence
-        if step < _TOLERANCE:
+        before, queue = queue, rate[:, :, None] * residence
+        if step < _TOLERANCE and np.abs(queue - before).max() < _QUEUE_TOLERANCE:
             break
-    return np.where(present, np.minimum(rate, 1.0), 1.0)
+    return np.where(present & (others > 0), np.minimum(rate, 1.0), 1.0)
 
 
 def _residence(demand: Array, granularity: Array, queue: Array, sharing: Sharing) -> Array:
