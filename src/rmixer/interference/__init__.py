@@ -5,8 +5,11 @@ scalar       the same for one set at one station, by Newton's method
 fit          demands and granularities from measured pairs
 siblings     a job that is in no pair
 modes        what a sharing mode costs, from pairs of jobs whose profiles are known
+correction   what live rates teach of the network's error
+regime       a job's rate between two changes, and what changed
 """
 
+from rmixer.interference.correction import Correction, Effect, Errors
 from rmixer.interference.fit import (
     Fit,
     Pairs,
@@ -26,18 +29,26 @@ from rmixer.interference.network import (
     predict_with_each,
     solve,
 )
+from rmixer.interference.regime import Change, Follower, Sight, Stretch
 from rmixer.interference.scalar import solve_one
 from rmixer.interference.siblings import Sized, from_siblings
 
 __all__ = [
     "UNKNOWN",
     "Array",
+    "Change",
+    "Correction",
+    "Effect",
+    "Errors",
     "Fit",
+    "Follower",
     "Mode",
     "Pairs",
     "Sharing",
+    "Sight",
     "Sized",
     "Station",
+    "Stretch",
     "busiest_station",
     "fit_mode",
     "fit_pairs",
