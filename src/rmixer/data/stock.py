@@ -25,6 +25,7 @@ from rmixer.data.cache import (
     used_path,
 )
 from rmixer.errors import StorageError, UsageError
+from rmixer.monitor.files import disk_bytes, is_locked
 
 _NOT_KEYS = frozenset({"fingerprints"})
 _ENDINGS = (".lock", ".used", ".building", ".removing")
@@ -132,10 +133,10 @@ def _keys(cache_dir: Path) -> set[str]:
 def _entry(folder: Path) -> Entry | None:
     """What is known of a data set; None if it has just gone."""
     parts = [folder, building_path(folder), folder.with_name(f"{folder.name}.removing")]
-    sizes = [_size(part) for part in parts]
+    sizes = [disk_bytes(part) for part in parts]
     if not any(part.exists() for part in parts):
         return None
-    builds, in_use = _is_locked(lock_path(folder)), _is_locked(used_path(folder))
+    builds, in_use = is_locked(lock_path(folder)), is_locked(used_path(folder))
     body: dict[str, Any] = {}
     state = "building" if builds else "unfinished"
     if folder.exists():
@@ -162,16 +163,6 @@ def _used_at(folder: Path) -> float:
     return max((path.stat().st_mtime for path in places if path.exists()), default=0.0)
 
 
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*") if folder.exists() else ():
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # a builder has just moved it
-            continue
-    return total
-
-
 def _named(found: Sequence[Entry], name: str) -> list[Entry]:
     exact = [one for one in found if one.key == name]
     if exact:
@@ -189,21 +180,6 @@ def _named(found: Sequence[Entry], name: str) -> list[Entry]:
     raise UsageError(
         f"{name!r} is no data set of the cache; `rmixer cache ls` shows their keys and sources"
     )
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a process holds a lock on a file, shared or not."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 @contextmanager

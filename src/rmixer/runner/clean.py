@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ from typing import Any, Literal
 
 from rmixer.errors import RunConflictError, StorageError, UsageError
 from rmixer.model import Active
+from rmixer.monitor.files import disk_bytes, is_locked
 from rmixer.paths import RunPaths
 from rmixer.runner.folder import RunFolder, is_finished, open_for_replacement
 
@@ -117,7 +116,7 @@ def _examined(root: Path) -> OldRun:
         name=root.name,
         doing=doing,
         jobs=jobs,
-        bytes=_size(root),
+        bytes=disk_bytes(root),
         changed_at=RunPaths(root).events.stat().st_mtime,
     )
 
@@ -139,31 +138,7 @@ def _held(root: Path) -> Iterator[RunFolder | None]:
 def _has_workers(folder: RunFolder) -> bool:
     """Whether a job that outlived its runner is still there: its shim holds the attempt's lock."""
     return any(
-        _is_locked(folder.paths.job(job.id).attempt(job.state.attempt.number).lock)
+        is_locked(folder.paths.job(job.id).attempt(job.state.attempt.number).lock)
         for job in folder.state.active
         if isinstance(job.state, Active)
     )
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _size(root: Path) -> int:
-    total = 0
-    for path in root.rglob("*"):
-        try:
-            total += path.lstat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # a job has just removed it
-            continue
-    return total
