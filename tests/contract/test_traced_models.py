@@ -39,12 +39,6 @@ PARAMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of models with lists three steps show what six do, in half the time."""
-    monkeypatch.setattr(ours, "STEPS_WITH_LISTS", 3)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Parsed data of both shapes."""
@@ -117,8 +111,7 @@ def _really(wanted: Training) -> dict[str, Any]:
         module = build(wanted.model, wanted.params, source.info)
         recorder.label_model(module)
         optimizer = optimizers.build(wanted.optimizer, module)
-        steps = ours.STEPS_WITH_LISTS if source.info.sequences else ours.STEPS
-        settings = Settings(batch_size=wanted.batch_size, steps=steps)
+        settings = Settings(batch_size=wanted.batch_size, steps=ours.STEPS)
         train(module, ours._Recorded(source, recorder), optimizer, settings)
     return recorder.document()
 
@@ -138,7 +131,7 @@ def test_the_largest_batch_is_the_one_with_the_longest_lists(folders: dict[str, 
     source = ours._Parsed(Dataset(folders["behaviour"]), training(folders, "din", "sgd"))
     dataset = Dataset(folders["behaviour"])
     rows = dataset.train_rows
-    some = [source.batch(np.arange(4)) for _ in range(ours.STEPS_WITH_LISTS)]
+    some = [source.batch(np.arange(4)) for _ in range(ours.STEPS)]
     found = max(len(one.sequences["hist_items"].values_L) for one in some)
     several = [dataset.batch(rows[i : i + 512]) for i in range(0, 1536, 512)]
     assert found >= max(len(some.sequences["hist_items"].values_L) for some in several)

@@ -27,6 +27,7 @@ a program reserves but never touches.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,6 +112,11 @@ class Heap:
         self._bins: list[tuple[int, int]] = []  # size and address of the free ones
 
     @property
+    def keeps_small(self) -> bool:
+        """Whether freed small chunks are kept apart."""
+        return self._cached is not None
+
+    @property
     def resident_bytes(self) -> int:
         return self._touched + self._mapped_bytes
 
@@ -159,7 +165,9 @@ class Heap:
     def _live(self, chunk: _Chunk) -> int:
         chunk.held = True
         self.live_bytes += chunk.size
-        self._note_peaks()
+        self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
+        resident = self._touched + self._mapped_bytes
+        self.peak_resident_bytes = max(self.peak_resident_bytes, resident)
         return chunk.address
 
     def _note_peaks(self) -> None:
@@ -278,5 +286,6 @@ class Heap:
             self._touched = min(self._touched, self._end)
 
 
+@functools.lru_cache(maxsize=4096)
 def _chunk_bytes(requested: int) -> int:
     return max(SMALLEST, -(-(requested + HEADER) // GRANULE) * GRANULE)

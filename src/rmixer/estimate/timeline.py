@@ -115,8 +115,9 @@ class _Host:
                 self._heap.free(small)
             self._graph, self._nodes = self._nodes, []
         self._phase = phase
-        for handle in [self._heap.small(size) for size in self._layout.meanwhile]:
-            self._heap.free(handle)
+        if self._heap.keeps_small:  # else all merges again with what it came from
+            for handle in [self._heap.small(size) for size in self._layout.meanwhile]:
+                self._heap.free(handle)
 
 
 class _Allocator(Protocol):

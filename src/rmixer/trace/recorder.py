@@ -38,6 +38,7 @@ ACTIVATIONS, INPUTS, TEMPORARIES = "activations", "inputs", "temporaries"
 #: What asks a sparse tensor for its parts, and which of the two.
 _SPARSE_PARTS = {"_indices": 0, "indices": 0, "_values": 1, "values": 1}
 _ABOUT_SPARSE = frozenset({*_SPARSE_PARTS, "is_coalesced", "_coalesce"})
+_DEVICE = torch.ops.prim.device.default
 #: In-place kernels without a rule for shapes in some versions; they allocate nothing.
 _SILENT = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
 
@@ -90,6 +91,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # the backward pass asks for it at every turn
         packet = func.overloadpacket.__name__
         fakes = _has_fake(args, kwargs)
         if fakes and packet in ("_local_scalar_dense", "equal", "is_nonzero"):

@@ -9,18 +9,19 @@ rounding; docs/training.md says how near.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rmixer.train.replay import ReplayTable
-from rmixer.train.touched import TouchedRows
+from rmixer.train.touched import TouchedRows, move
 
-#: Rows that are looked at at once in a flush, and that catch up at once: it bounds the memory of
-#: it, and the tensors of 2048 rows of 16 stay in a core's cache.
-_FLUSHED_ROWS, _ROWS_AT_ONCE = 1 << 16, 1 << 11
+#: Rows that are looked at at once in a flush: it bounds the memory of it.
+_FLUSHED_ROWS = 1 << 16
+#: Elements, 2048 rows of 16, that catch up at once: their tensors stay in a core's cache.
+_ELEMENTS_AT_ONCE = 1 << 15
 
 
 class LazyAdam(TouchedRows):
@@ -33,10 +34,12 @@ class LazyAdam(TouchedRows):
         params, defaults: lr, beta1, beta2, eps, for which `rmixer.train.replay.can_replay` holds.
     """
 
-    def __init__(self, params: Any, **defaults: float) -> None:
+    SHARED: ClassVar[frozenset[str]] = frozenset({"step", "last"})
+
+    def __init__(self, params: Any, **defaults: Any) -> None:
         super().__init__(params, **defaults)
-        names = ("lr", "beta1", "beta2", "eps")
-        self._table = ReplayTable(*(defaults[name] for name in names))
+        # How far a row moves is proportional to the rate, with which it is multiplied at the end.
+        self._table = ReplayTable(1.0, *(defaults[name] for name in ("beta1", "beta2", "eps")))
         self._behind = False
 
     def update(self, param: Tensor, rows: Tensor, grad_RD: Tensor, group: dict[str, Any]) -> None:
@@ -50,7 +53,10 @@ class LazyAdam(TouchedRows):
         v_RD.mul_(beta2).addcmul_(grad_RD, grad_RD, value=1 - beta2)
         root = (1 - beta2**step) ** 0.5
         move_RD = v_RD.sqrt().div_(root).add_(group["eps"])
-        w_RD.addcdiv_(m_RD, move_RD, value=-group["lr"] / (1 - beta1**step))
+        rates = group["lr"] if isinstance(group["lr"], tuple) else (group["lr"],)
+        for k, rate in enumerate(rates):
+            parts = [t[:, k] if param.dim() > 2 else t for t in (w_RD, m_RD, move_RD)]  # noqa: PLR2004
+            parts[0].addcdiv_(parts[1], parts[2], value=-rate / (1 - beta1**step))
         _put(param, state, rows, (w_RD, m_RD, v_RD))
 
     @torch.no_grad()
@@ -62,14 +68,16 @@ class LazyAdam(TouchedRows):
         last_R = state["last"].index_select(0, rows)
         if isinstance(last_R, FakeTensor):
             # It has no values, only memory: that of the first ones is that of any others.
-            rows, last_R = rows[:_ROWS_AT_ONCE], last_R[:_ROWS_AT_ONCE]
+            some = max(1, _ELEMENTS_AT_ONCE // param[0].numel())
+            rows, last_R = rows[:some], last_R[:some]
         else:
             late = ((last_R > 0) & (last_R < state["step"])).nonzero()[:, 0]
             if not len(late):
                 return
             rows, last_R = rows[late], last_R[late]
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            some = slice(start, start + _ROWS_AT_ONCE)
+        at_once = max(1, _ELEMENTS_AT_ONCE // param[0].numel())
+        for start in range(0, len(rows), at_once):
+            some = slice(start, start + at_once)
             values = self._caught_up(param, state, rows[some], last_R[some])
             _put(param, state, rows[some], values)
 
@@ -83,7 +91,7 @@ class LazyAdam(TouchedRows):
             state["step"] = 0
             state["exp_avg"] = torch.zeros_like(param)
             state["exp_avg_sq"] = torch.zeros_like(param)
-            state["last"] = torch.zeros_like(param[:, 0], dtype=torch.int32)
+            state["last"] = param.new_zeros(len(param), dtype=torch.int32)
         return state
 
     @torch.no_grad()
@@ -111,33 +119,39 @@ class LazyAdam(TouchedRows):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and moments of some rows after the newest step, ``[R, D]`` each."""
         step, (_, beta1, beta2, _) = state["step"], self._table.settings
+        lr = self.param_groups[0]["lr"]
         w_RD, m_RD, v_RD = _rows_of(param, state, rows)
-        w_RD.sub_(self._to_come(m_RD, v_RD, last_R, step))
-        skipped_R1 = (step - last_R).double().unsqueeze(1)
-        m_RD.mul_(torch.pow(beta1, skipped_R1).to(m_RD.dtype))
-        v_RD.mul_(torch.pow(beta2, skipped_R1).to(v_RD.dtype))
-        w_RD.add_(self._to_come(m_RD, v_RD, torch.tensor([step], dtype=torch.int32), step))
+        last_R = last_R.view(-1, *(1 for _ in param.shape[1:]))
+        move(w_RD, self._to_come(m_RD, v_RD, last_R, step), lr)
+        skipped = (step - last_R).double()
+        m_RD.mul_(torch.pow(beta1, skipped).to(m_RD.dtype))
+        v_RD.mul_(torch.pow(beta2, skipped).to(v_RD.dtype))
+        newest = torch.full_like(last_R[:1], step)
+        move(w_RD, self._to_come(m_RD, v_RD, newest, step).neg_(), lr)
         return w_RD, m_RD, v_RD
 
     def _to_come(self, m_RD: Tensor, v_RD: Tensor, step_R: Tensor, newest: int) -> Tensor:
-        """How far rows would still move if left alone after their step: F of the module `replay`.
+        """How far rows would still move if left alone after their step, with a rate of 1.
+
+        F of the module `replay`; ``step_R`` has the dimensions of the moments, 1 but for the first.
 
         The sum of Chebyshev polynomials is Clenshaw's recurrence (DLMF 3.11(ii)).
         """
         table, top = self._table, self._table.reach(newest)
         index_R = step_R.clamp(max=top).long()
-        is_fake = isinstance(index_R, FakeTensor)
+        is_fake = isinstance(m_RD, FakeTensor)  # then one turn says how much memory all take
         degree = 2 if is_fake else int(table.degrees[int(index_R.min())])
         coefficients = torch.from_numpy(table.coefficients[:, :degree])[index_R].to(m_RD.dtype)
-        scale_R1 = torch.from_numpy(table.scales)[index_R].to(m_RD.dtype).unsqueeze(1)
+        scale_R1 = torch.from_numpy(table.scales)[index_R].to(m_RD.dtype)
         s_RD = v_RD.sqrt()
         under_RD = s_RD + scale_R1
         y_RD = s_RD.div_(under_RD).mul_(2).sub_(1)
         twice_RD = 2 * y_RD
         new, old = torch.zeros_like(y_RD), torch.zeros_like(y_RD)
-        for column in coefficients[:, 1:].flip(1).unbind(1):
-            new, old = torch.addcmul(column.unsqueeze(1) - old, twice_RD, new), new
-        sum_RD = torch.addcmul(coefficients[:, :1] - old, y_RD, new)
+        first, *columns = coefficients.unbind(-1)
+        for column in reversed(columns):
+            new, old = torch.addcmul(column - old, twice_RD, new), new
+        sum_RD = torch.addcmul(first - old, y_RD, new)
         return sum_RD.mul_(m_RD).div_(under_RD)
 
 
