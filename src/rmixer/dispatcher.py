@@ -16,6 +16,7 @@ from rmixer import events as ev
 from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
 from rmixer.policies.base import Policy, Snapshot, never_fits, placement_of
 from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
+from rmixer.policies.live import kind_of
 from rmixer.state import FREE_ATTEMPTS, RunState
 
 #: First back-off after a failure, seconds; doubled for each further one, up to the cap.
@@ -23,6 +24,8 @@ BACKOFF_SECONDS = 1.0
 BACKOFF_CAP_SECONDS = 60.0
 #: A reason is logged anew when its numbers have moved by this share.
 _REASON_CHANGE = 0.1
+#: A rate that is further off than this changes the plan.
+_RATE_CHANGE = 0.1
 
 #: Events after which nothing can start that could not before.
 _CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed)
@@ -76,10 +79,13 @@ class Dispatcher:
         if self.state.finished is not None and not isinstance(event, ev.Resumed):
             return answer.actions
         known = self._is_current(event)
+        changes_plan = self._changes_plan(event)
+        vetoed = self.state.companies.vetoed
         self.state.apply(event)
+        changes_plan |= self.state.companies.vetoed != vetoed
         if known:
             self._follow(event, answer)
-        if self._may_start() and not isinstance(event, _CHANGES_NO_PLAN):
+        if self._may_start() and changes_plan:
             self._end_the_hopeless(answer)
             self._plan(answer)
         self._finish_if_done(answer)
@@ -93,6 +99,12 @@ class Dispatcher:
             case ev.Exited() | ev.Lost() | ev.Profiled() | ev.MemoryGrew():
                 return self.state.current(event.job, event.token) is not None
         return True
+
+    def _changes_plan(self, event: ev.Observed) -> bool:
+        """Whether anything can start after it that could not before; before it is applied."""
+        if isinstance(event, ev.Measured):
+            return self.state.is_company(event) and _is_surprise(self.state, event)
+        return not isinstance(event, _CHANGES_NO_PLAN)
 
     def _follow(self, event: ev.Observed, answer: _Answer) -> None:
         match event:
@@ -263,6 +275,8 @@ class Dispatcher:
             seed=state.began.seed if state.began else 0,
             jobs=MappingProxyType(state.jobs),
             memo=self._memo,
+            correction=state.correction,
+            companies=state.companies,
         )
 
     def _end_the_hopeless(self, answer: _Answer) -> None:
@@ -380,6 +394,20 @@ class Dispatcher:
     def _decide(self, event: ev.Decided, answer: _Answer) -> None:
         self.state.apply(event)
         answer.actions.append(event)
+
+
+def _is_surprise(state: RunState, event: ev.Measured) -> bool:
+    """Whether a rate is off by more than is passed over."""
+    rates = list(event.jobs.values())
+    predicted = [rate.predicted for rate in rates if rate.predicted is not None]
+    if len(rates) == 1 or len(predicted) != len(rates):
+        return False
+    said = state.correction.correct([kind_of(state.jobs[job]) for job in event.jobs], predicted)
+    found = [rate.relative for rate in rates]
+    return any(
+        rate is not None and abs(rate / one - 1.0) > _RATE_CHANGE
+        for rate, one in zip(found, said, strict=True)
+    )
 
 
 def _cancelled(reason: str, message: str) -> Outcome:

@@ -14,7 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rmixer.model import Estimate, JobSpec, Node, Outcome, Placement, Profile, Progress, Reason
+from rmixer.model import (
+    Estimate,
+    JobSpec,
+    Node,
+    Outcome,
+    Placement,
+    Profile,
+    Progress,
+    Rate,
+    Reason,
+)
 
 # --- observed ------------------------------------------------------------------------------------
 
@@ -116,6 +126,21 @@ class Profiled:
     token: str
     profile: Profile
     type: Literal["profiled"] = "profiled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How fast each of the jobs on a device went, while nothing changed there.
+
+    ``jobs`` has them by id, all that ran there; ``seconds`` is how long that was watched.
+    """
+
+    at: float
+    wall: float
+    device: str
+    jobs: Mapping[str, Rate]
+    seconds: float
+    type: Literal["measured"] = "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +313,7 @@ class Wake:
 
 Observed = (
     Began | Resumed | Submitted | QueueClosed | Spawned | Adopted | Progressed | Profiled
-    | MemoryGrew | Exited | Lost | CancelRequested | Interrupted | Woke
+    | Measured | MemoryGrew | Exited | Lost | CancelRequested | Interrupted | Woke
 )  # fmt: skip
 Decided = Placed | Rebooked | Waiting | Stopping | Requeued | Ended | Finished
 Event = Observed | Decided

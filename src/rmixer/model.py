@@ -296,6 +296,30 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How fast a job went beside others, or alone.
+
+    Attributes:
+        token: of its attempt.
+        steps_per_second: as measured; None where its steps are not seen.
+        step_seconds: of a step alone, as far as it is known.
+        predicted: its rate by the network, without any correction; None where it has no profile.
+    """
+
+    token: str
+    steps_per_second: float | None = None
+    step_seconds: float | None = None
+    predicted: float | None = None
+
+    @property
+    def relative(self) -> float | None:
+        """Progress relative to the job alone; None where one of the two is not known."""
+        if self.steps_per_second is None or self.step_seconds is None:
+            return None
+        return self.steps_per_second * self.step_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One start of a job, and how it ended if it has.
 

@@ -6,11 +6,13 @@ alike, so replaying a log gives the state of the run that wrote it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rmixer import events as ev
+from rmixer.interference import Companies, Correction, Pace, company_key
 from rmixer.model import (
     Active,
     Attempt,
@@ -23,10 +25,13 @@ from rmixer.model import (
     Pending,
     Profile,
     Progress,
+    Rate,
     Reason,
     StateName,
 )
+from rmixer.policies.base import attempt_of
 from rmixer.policies.limits import is_declared
+from rmixer.policies.live import alone_key, company_on, kind_of
 
 #: A measured peak is reserved with this much room above it, until errors have been calibrated.
 MEMORY_MARGIN = 1.2
@@ -58,6 +63,8 @@ class RunState:
     queue_closed: bool = False
     interrupted: Interruption = "no"
     finished: ev.Finished | None = None
+    correction: Correction = field(default_factory=Correction)
+    companies: Companies = field(default_factory=Companies)
 
     def apply(self, event: ev.Event) -> None:
         """Take one event in. An event about an attempt that is not current changes nothing.
@@ -238,6 +245,42 @@ class RunState:
                 estimate = _learned(sibling, event.profile.memory, self.node)
                 self.jobs[sibling.id] = replace(sibling, profile=profile, estimate=estimate)
 
+    def _measure(self, event: ev.Measured) -> None:
+        """Learn from the rates of a company, if it is still the one that is there."""
+        if not self.is_company(event):
+            return
+        jobs, rates = [self.jobs[job] for job in event.jobs], list(event.jobs.values())
+        if len(jobs) == 1:
+            self._know_alone(jobs[0], rates[0])
+            return
+        kinds = [kind_of(job) for job in jobs]
+        found = [rate.relative for rate in rates]
+        predicted = [rate.predicted for rate in rates if rate.predicted is not None]
+        if len(predicted) == len(rates):
+            self.correction = self.correction.learn(
+                kinds, predicted, [math.nan if rate is None else rate for rate in found]
+            )
+        paces = [
+            Pace(alone_key(job, self.node), rate.steps_per_second, rate.step_seconds)
+            for job, rate in zip(jobs, rates, strict=True)
+            if rate.steps_per_second is not None and rate.step_seconds is not None
+        ]
+        if len(paces) == len(jobs):
+            key = company_key(self.node.device(event.device).kind, kinds)
+            self.companies = self.companies.with_company(key, paces)
+
+    def _know_alone(self, job: Job, rate: Rate) -> None:
+        if rate.steps_per_second:
+            self.companies = self.companies.with_alone(
+                alone_key(job, self.node), 1.0 / rate.steps_per_second
+            )
+
+    def is_company(self, event: ev.Measured) -> bool:
+        """Whether these attempts, and no others, run on that device now."""
+        there = company_on(event.device, self.active)
+        now = {job.id: attempt_of(job).token for job in there}
+        return now == {job: rate.token for job, rate in event.jobs.items()}
+
     def _siblings(self, job: Job) -> list[Job]:
         return [
             other
@@ -331,6 +374,7 @@ _CHANGES: dict[type, Callable[[RunState, Any], None]] = {
     ev.Finished: RunState._finish,
     ev.Progressed: RunState._progress,
     ev.Profiled: RunState._learn,
+    ev.Measured: RunState._measure,
     ev.MemoryGrew: RunState._grow,
     ev.Placed: RunState._place,
     ev.Rebooked: RunState._rebook,

@@ -7,8 +7,10 @@ siblings     a job that is in no pair
 modes        what a sharing mode costs, from pairs of jobs whose profiles are known
 correction   what live rates teach of the network's error
 regime       a job's rate between two changes, and what changed
+companies    what was measured of jobs that share a device, and who is kept apart
 """
 
+from rmixer.interference.companies import Companies, Pace, company_key
 from rmixer.interference.correction import Correction, Effect, Errors
 from rmixer.interference.fit import (
     Fit,
@@ -37,12 +39,14 @@ __all__ = [
     "UNKNOWN",
     "Array",
     "Change",
+    "Companies",
     "Correction",
     "Effect",
     "Errors",
     "Fit",
     "Follower",
     "Mode",
+    "Pace",
     "Pairs",
     "Sharing",
     "Sight",
@@ -50,6 +54,7 @@ __all__ = [
     "Station",
     "Stretch",
     "busiest_station",
+    "company_key",
     "fit_mode",
     "fit_pairs",
     "from_siblings",

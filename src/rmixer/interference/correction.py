@@ -78,7 +78,7 @@ class Correction:
         errors: of everything that was measured so far.
     """
 
-    effects: Mapping[Key, Effect] = field(default_factory=lambda: MappingProxyType({}))
+    effects: Mapping[Key, Effect] = field(default_factory=dict)
     errors: Errors = Errors()
 
     def correct(self, jobs: Sequence[str], predicted: Sequence[float] | Array) -> Array:

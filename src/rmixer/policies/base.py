@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rmixer.errors import OverbookedError
+from rmixer.interference import Companies, Correction
 from rmixer.model import (
     CPU,
     Active,
@@ -39,6 +40,8 @@ class Snapshot:
         seed: for policies that draw.
         jobs: all jobs of the run by id, ended ones included; empty where the caller has no others.
         memo: what the policy left in its last plan for this one; None at first and after a resume.
+        correction: of predicted rates, by what was measured.
+        companies: the companies that were measured, and those that are kept apart.
     """
 
     now: float
@@ -49,6 +52,8 @@ class Snapshot:
     seed: int = 0
     jobs: Mapping[str, Job] = field(default_factory=dict)
     memo: object = None
+    correction: Correction = field(default_factory=Correction)
+    companies: Companies = field(default_factory=Companies)
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -27,7 +27,7 @@ from rmixer.interference import (
     predict_rates,
     predict_with_each,
 )
-from rmixer.model import Job, Placement, Profile, Reason
+from rmixer.model import CPU, Job, Placement, Profile, Reason
 from rmixer.policies.base import (
     Plan,
     Snapshot,
@@ -39,6 +39,7 @@ from rmixer.policies.base import (
     whole_number,
 )
 from rmixer.policies.gpus import Options, look_ahead, plans_for
+from rmixer.policies.live import at_threads, kind_of, use_within
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
@@ -66,10 +67,12 @@ class _Use:
     Attributes:
         profile: its demand, on cores no more than is booked for it.
         cap: the rate that the booked part of its cores allows: at half its need half its speed.
+        kind: of job, if it is on the CPU; what was measured there does not hold on a GPU.
     """
 
     profile: Profile
     cap: float
+    kind: str | None
 
 
 @dataclass(slots=True)
@@ -105,16 +108,29 @@ class _Company:
     def rates(self) -> list[float]:
         """The rate of each."""
         rates = predict_rates([use.profile for use in self.uses], self.sharing)
-        return [min(float(rate), use.cap) for rate, use in zip(rates, self.uses, strict=True)]
+        return self._corrected(self.uses, rates)
 
     def rates_with(self, candidates: Sequence[_Use]) -> list[list[float]]:
         """For each candidate the rate of each, and last its own, if it alone joined them."""
         profiles = [use.profile for use in self.uses]
         rows = predict_with_each(profiles, [use.profile for use in candidates], self.sharing)
         return [
-            [min(float(r), use.cap) for r, use in zip(row, [*self.uses, candidate], strict=True)]
+            self._corrected([*self.uses, candidate], row)
             for row, candidate in zip(rows, candidates, strict=True)
         ]
+
+    def _corrected(self, uses: Sequence[_Use], rates: Iterable[float]) -> list[float]:
+        """What the booked cores allow, corrected by what was measured on the CPU."""
+        found = [min(float(rate), use.cap) for rate, use in zip(rates, uses, strict=True)]
+        correction = self.plan.snapshot.correction
+        there = [at for at, use in enumerate(uses) if use.kind is not None]
+        if not correction.effects or len(there) <= 1:
+            return found
+        kinds = [kind for use in uses if (kind := use.kind) is not None]
+        corrected = correction.correct(kinds, [found[at] for at in there])
+        for at, rate in zip(there, corrected, strict=True):
+            found[at] = float(rate)
+        return found
 
     def is_new(self, job: Job) -> bool:
         """Whether nothing is known of the job, and none of its family is here to show it."""
@@ -138,6 +154,7 @@ class Complementary:
     """
 
     name = "complementary"
+    learns = True
 
     def __init__(
         self,
@@ -223,7 +240,7 @@ class Complementary:
         """A pinned placement with what the job uses booked, else with the rest of a core."""
         threads = job.spec.threads or _share_of_cores(plan, waiting)
         blank = _blank(plan, job, threads)
-        wanted = booking(_belief(job, threads), threads)
+        wanted = booking(at_threads(job.profile, threads), threads)
         for cpu in (wanted, *_remainders(plan, threads, wanted, self.floor)):
             placement = replace(blank, cpu=cpu, cores=plan.pick_cores(threads, cpu))
             if placement.cores and plan.lacks(placement) is None:
@@ -257,7 +274,7 @@ def _rebook_by_use(plan: Plan) -> None:
     for job in plan.snapshot.active:
         held = placement_of(job)
         if held.cores and job.profile is not None and job.profile.source != UNKNOWN.source:
-            cpu = booking(_belief(job, held.threads or 1), held.threads or 1)
+            cpu = booking(at_threads(job.profile, held.threads or 1), held.threads or 1)
             wanted.append((cpu - held.cpu, job, replace(held, cpu=cpu)))
     for growth, job, placement in sorted(wanted, key=lambda item: item[0]):
         held = placement_of(job)
@@ -283,25 +300,10 @@ def _remainders(plan: Plan, threads: int, wanted: float, floor: float) -> tuple[
     return (rest,) if rest >= max(_CPU_STEP, wanted * floor) else ()
 
 
-def _belief(job: Job, threads: int) -> Profile:
-    """The job's profile at that number of threads; all threads busy where nothing is known."""
-    profile = job.profile
-    if profile is None or not profile.demand:
-        return replace(UNKNOWN, threads=threads, demand={"cores": float(threads)})
-    if profile.threads == threads:
-        return profile
-    cores = min(float(threads), profile.demand.get("cores", 1.0) * threads / profile.threads)
-    return replace(profile, threads=threads, demand={**profile.demand, "cores": cores})
-
-
 def _use(job: Job, placement: Placement) -> _Use:
     """What the job uses there."""
-    belief = _belief(job, placement.threads or 1)
-    wanted = belief.demand.get("cores", 0.0)
-    if wanted <= placement.cpu:
-        return _Use(belief, 1.0)
-    demand = {**belief.demand, "cores": placement.cpu}
-    return _Use(replace(belief, demand=demand), placement.cpu / wanted)
+    kind = kind_of(job) if placement.device == CPU else None
+    return _Use(*use_within(job.profile, placement), kind)
 
 
 def _share_of_cores(plan: Plan, waiting: int) -> int:

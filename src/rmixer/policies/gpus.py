@@ -7,19 +7,18 @@ nothing is known, is left to its caller.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmixer.model import CPU, Device, Job, Placement, Profile, Reason
 from rmixer.policies.base import Plan, attempt_of, placement_of
+from rmixer.policies.live import OVERHEAD, gpu_use, kind_of
 from rmixer.policies.lookahead import Memo, choose, remember
-from rmixer.policies.outlook import Course, Outlook, Place, Task, Use
+from rmixer.policies.outlook import Course, Outlook, Place, Task
 from rmixer.policies.traits import booked_memory, devices_of, least_seconds, profile_on, seconds_on
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
-#: What a co-runner costs where kernels take turns; under MPS nothing, until it is measured.
-OVERHEAD = {"time-slicing": 0.02, "mps": 0.0, "exclusive": 0.0}
 #: Jobs that arrive later than this after the beginning make it a queue and not a batch, seconds.
 _BATCH_SECONDS = 1.0
 #: A job of which no length is known is taken to be as long as the longest that is known, or this.
@@ -157,6 +156,7 @@ class _View:
             host_memory=self.plan.free_memory + sum(task.host_memory for task in running),
             floor=self.options.floor,
             by_completion=self.by_completion,
+            correction=self.plan.snapshot.correction,
         )
 
     def _task(self, job: Job, held: Placement | None) -> Task:
@@ -174,8 +174,9 @@ class _View:
             cpu, host = held.cpu, held.memory
         return Task(
             id=job.id,
+            kind=kind_of(job),
             seconds=seconds,
-            uses=tuple(_use(profile_on(job, device.kind)) for device in self.devices),
+            uses=tuple(gpu_use(profile_on(job, device.kind)) for device in self.devices),
             memory=tuple(memory),
             cpu=cpu,
             host_memory=host,
@@ -216,15 +217,6 @@ def _cores(profile: Profile | None) -> float:
     """Cores' worth to book: what it is known to use."""
     used = profile.demand.get("cores", 0.0) if profile else 0.0
     return round(max(_CPU_STEP, math.ceil(round(used / _CPU_STEP, 6)) * _CPU_STEP), 3)
-
-
-def _use(profile: Profile | None) -> Use:
-    """A GPU as one station: the shares of its parts together, the granularity of the largest."""
-    demand: Mapping[str, float] = profile.demand if profile else {"compute": 1.0}
-    parts = {name: demand.get(name, 0.0) for name in ("compute", "bandwidth", "transfer")}
-    largest = max(parts, key=lambda name: parts[name])
-    grain = profile.granularity.get(largest, 1.0) if profile else 1.0
-    return min(1.0, sum(parts.values())), grain
 
 
 def _left(job: Job) -> float:

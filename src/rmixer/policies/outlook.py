@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from rmixer.interference import Correction
+
 #: What a job does on a device: demand of the station, and granularity.
 Use = tuple[float, float]
 
@@ -70,6 +72,7 @@ class Task:
         weight: of its completion, where jobs arrive over time.
         left: the share of its work that is left.
         device: where it runs, or None.
+        kind: what was measured of other jobs of this kind holds for it; its id if empty.
     """
 
     id: str
@@ -82,6 +85,7 @@ class Task:
     weight: float = 1.0
     left: float = 1.0
     device: int | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ class Outlook:
         host_memory: host memory that may be booked, bytes.
         floor: no job is placed where it, or another, would be slower than this.
         by_completion: value the weighted sum of completions instead of the makespan.
+        correction: of the rates, by what was measured.
     """
 
     def __init__(
@@ -158,6 +163,7 @@ class Outlook:
         host_memory: float,
         floor: float = 0.25,
         by_completion: bool = False,
+        correction: Correction | None = None,
     ) -> None:
         self.tasks, self.places = list(tasks), list(places)
         self.cores, self.host_memory, self.floor = cores, host_memory, floor
@@ -167,6 +173,9 @@ class Outlook:
         self.gpus = [d for d, place in enumerate(places) if not place.is_cpu]
         self.cpus = [d for d, place in enumerate(places) if place.is_cpu]
         self.simulated = 0
+        self._kinds = [task.kind or task.id for task in tasks]
+        self._correction = correction if correction is not None and correction.effects else None
+        self._corrected: dict[tuple[int, ...], list[float]] = {}
 
     def follow(self, rule: Rule, limit: float = math.inf) -> Course:
         """Simulate a rule; cut off where its value is sure to be above the limit."""
@@ -184,7 +193,19 @@ class Outlook:
         ]
 
     def rates(self, device: int, members: Sequence[int]) -> list[float]:
-        """Per member its rate on that device."""
+        """Per member its rate on that device, corrected by what was measured."""
+        if self._correction is None or len(members) <= 1:
+            return self._predicted(device, members)
+        key = (device, *members)
+        if (found := self._corrected.get(key)) is None:
+            predicted = self._predicted(device, members)
+            kinds = [self._kinds[i] for i in members]
+            found = self._correction.correct(kinds, predicted).tolist()
+            self._corrected[key] = found
+        return found
+
+    def _predicted(self, device: int, members: Sequence[int]) -> list[float]:
+        """Per member its rate by the network."""
         uses = [self.tasks[i].uses[device] for i in members]
         ranked = sorted(range(len(uses)), key=uses.__getitem__)
         found = rates_of(tuple(uses[k] for k in ranked), self.places[device].overhead)

@@ -99,6 +99,7 @@ def document_of(
         "bound": {"makespan_seconds": known.bound_seconds, "bottleneck": known.bottleneck},
         "sequential": _sequential(history, jobs, end, known),
         "sum_of_rates": telemetry.time_average(telemetry.rates_curve(samples), end),
+        "rates": _rates(history),
         "devices": _devices(history, samples, end),
         "jobs": jobs,
     }
@@ -177,6 +178,20 @@ def _normalized_throughput(
     if history.finished is None or not solo or None in solo or end <= 0:
         return None
     return sum(seconds for seconds in solo if seconds is not None) / end
+
+
+def _rates(history: History) -> dict[str, Any]:
+    """How far the predicted rates were off the measured ones: mean absolute relative errors.
+
+    ``corrected_error`` is that of what was said, with what had been learned, before each
+    measurement.
+    """
+    errors = history.state.correction.errors
+    return {
+        "measured": errors.count,
+        "error": finite(errors.of_prediction),
+        "corrected_error": finite(errors.of_correction),
+    }
 
 
 def _devices(

@@ -64,9 +64,18 @@ def figures(document: dict[str, Any]) -> list[Figure]:
             "samples/s", _number(document["aggregate_samples_per_second"]), "all jobs, measured"
         ),
         _figure("sum of rates", _number(document["sum_of_rates"]), "predicted; 1 is one job alone"),
+        *_rates(document["rates"]),
         Figure("cores busy", _percent(_cpu(document)["utilisation"]["busy"]), _booked(document)),
         Figure("memory peak", *_memory(document)),
     ]
+
+
+def _rates(rates: dict[str, Any]) -> list[Figure]:
+    """How far the rates were off that were predicted, where some were measured."""
+    if not rates["measured"]:
+        return []
+    note = f"{_percent(rates['corrected_error'])} once corrected; {rates['measured']} measured"
+    return [Figure("rates were off by", _percent(rates["error"]), note)]
 
 
 def count_states(document: dict[str, Any]) -> Counter[str]:

@@ -10,7 +10,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from rmixer.interference import UNKNOWN, host_sharing, predict_rates
 from rmixer.log import EventLog, SampleLog
 from rmixer.model import Active, Estimate, Job, Outcome, Placement, StateName
 from rmixer.paths import RunPaths
+from rmixer.policies.live import rates_of_company
 from rmixer.runner.watch import Look, Watcher
 from rmixer.state import RunState
 from rmixer.store import AttemptFacts, Store, machine_key
@@ -186,6 +187,7 @@ class Loop:
         for token, progress in look.progress:
             job = self._job_of(token)
             news.append(ev.Progressed(at=now, wall=wall, job=job, token=token, progress=progress))
+        news += self._measured(look, now, wall)
         if now - self._sampled_at >= SAMPLE_LOG_SECONDS:
             self._sampled_at = now
             self._samples.append(look.sample)
@@ -193,6 +195,18 @@ class Loop:
             self._on_look(self.state, look)
         if news:
             self.feed(*news)
+
+    def _measured(self, look: Look, now: float, wall: float) -> Iterator[ev.Measured]:
+        """The rates of the companies that were watched long enough."""
+        state = self.state
+        for company in look.paces:
+            paces = {self._job_of(token): pace for token, pace in company.paces.items()}
+            jobs = rates_of_company(
+                company.device, state.node, state.active, state.companies, paces
+            )
+            yield ev.Measured(
+                at=now, wall=wall, device=company.device, jobs=jobs, seconds=company.seconds
+            )
 
     def _add_rates(self, lines: dict[str, Any]) -> None:
         """Put the predicted rate of each job whose use is known into its line."""

@@ -19,6 +19,7 @@ from rmixer.monitor import (
 )
 from rmixer.paths import AttemptPaths
 from rmixer.profile.live import LiveProfiler, Sighting
+from rmixer.runner.rates import CompanyPace, RateMeter, Seen
 
 #: A job is told to have outgrown its reservation at this share of it.
 MEMORY_ALARM = 0.95
@@ -96,12 +97,14 @@ class Look:
         profiles: (token, profile) of jobs whose use has become known or has changed.
         grown: (token, bytes) of jobs that outgrew their reservation.
         progress: (token, progress), now and then.
+        paces: of companies that were watched long enough.
     """
 
     sample: dict[str, Any]
     profiles: list[tuple[str, Profile]]
     grown: list[tuple[str, int]]
     progress: list[tuple[str, Progress]]
+    paces: list[CompanyPace] = field(default_factory=list)
 
 
 class Watcher:
@@ -115,6 +118,7 @@ class Watcher:
         self._bandwidth = memory_bandwidth
         self._finder = ProcessFinder()
         self._gpus = GpuMemoryMeter()
+        self._rates = RateMeter()
         self._watched: dict[str, Watched] = {}
 
     def attach(
@@ -158,6 +162,7 @@ class Watcher:
         devices = {watched.placement.device for watched in self._watched.values()} - {CPU}
         held = {device: self._gpus.by_process(device) for device in sorted(devices)}
         cpu, rss = 0.0, 0
+        seen: dict[str, Seen] = {}
         for token, watched in self._watched.items():
             pids = trees.get(roots.get(token, -1), [])
             sample = watched.meter.sample(pids)
@@ -171,12 +176,22 @@ class Watcher:
             watched.process_peak = max(watched.process_peak, sample.process_peak_bytes)
             _follow(watched, at, sample, page, look)
             watched.last = (at, sample, page)
+            seen[token] = _seen(watched, at, page)
+        look.paces.extend(self._rates.see(at, seen))
         look.sample["node"] = {
             "cpu": round(cpu, 3),
             "rss_bytes": rss,
             "memory_available_bytes": memory_available(),
         }
         return look
+
+
+def _seen(watched: Watched, at: float, page: Mapping[str, Any] | None) -> Seen:
+    """The attempt as the rates are taken of it."""
+    device, seconds = watched.placement.device, at - watched.started_at
+    if page is None:
+        return Seen(device, None, 0, 0, seconds)
+    return Seen(device, page["phase"], page["step"], page["total_steps"], seconds)
 
 
 def _on_device(

@@ -144,6 +144,7 @@ class Comparison:
             "attempts": len(result.spans),
             "succeeded": states.count(StateName.SUCCEEDED),
             "failed": len(states) - states.count(StateName.SUCCEEDED),
+            **_rate_errors(result),
             "devices": self._devices(result, makespan),
         }
 
@@ -208,6 +209,17 @@ class Comparison:
             "attainable_seconds": None if self.with_arrivals else self.attainable_seconds,
             "policies": [run.figures for run in runs],
         }
+
+
+def _rate_errors(result: Result) -> dict[str, Any]:
+    """How far the predicted rates were off the measured ones; None where none was measured."""
+    errors = result.state.correction.errors
+    known = errors.count > 0
+    return {
+        "rates_measured": errors.count,
+        "rate_error": errors.of_prediction if known else None,
+        "corrected_rate_error": errors.of_correction if known else None,
+    }
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

@@ -7,20 +7,29 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from rmixer import events as ev
 from rmixer.dispatcher import Dispatcher
 from rmixer.model import CPU, Node, Outcome, Progress, StateName
 from rmixer.policies.base import Policy
+from rmixer.policies.live import rates_of_company
 from rmixer.simulate.jobs import SimJob
 from rmixer.simulate.worlds.base import Member, World
 from rmixer.state import RunState
 
 #: A job that does not fit into its device's memory is noticed after so long, as by its first steps.
 OUT_OF_MEMORY_SECONDS = 5.0
-#: A job's whole work as a count of steps, for what it tells of its progress.
-STEPS = 1_000_000
+#: Steps of a job per second alone where it is fastest, for what it tells of its progress.
+STEPS_PER_SECOND = 1_000.0
+#: A company is measured so long after it has come together, and again each time it has been there
+#: for so many times longer.
+MEASURE_SECONDS, MEASURED_AGAIN = 5.0, 4.0
+#: Standard deviation of a measured rate, relative.
+MEASURED_NOISE = 0.03
+#: Nobody is measured where there are more jobs than this: it would be most of the time.
+_MOST_MEASURED = 2_000
 #: With so many jobs at work all tell their progress at every event, else those on the device where
 #: something has changed.
 _ALL_TELL = 64
@@ -50,6 +59,7 @@ class _Work:
     device: str
     span: Span
     seconds: float
+    steps: int
     left: float
     fails_at: float | None
     since: float
@@ -93,6 +103,8 @@ class Engine:
         world: the truth.
         seed: of everything that is drawn.
         on_event: is told each event of the log.
+
+    A policy that says of itself that it ``learns`` is told the rates that a runner would measure.
     """
 
     def __init__(
@@ -118,6 +130,8 @@ class Engine:
         self._works: dict[str, _Work] = {}
         self._on = {device.id: list[_Work]() for device in node.devices}
         self._since = dict.fromkeys(self._on, 0.0)
+        self._companies = dict.fromkeys(self._on, 0)  # how many there have been
+        self._measures = getattr(policy, "learns", False) and len(jobs) <= _MOST_MEASURED
         self._result = Result(self.dispatcher.state)
         for device in node.devices:
             self._result.solo_seconds[device.id] = 0.0
@@ -190,8 +204,8 @@ class Engine:
         for device in list(self._on) if everywhere else devices:
             for work in list(self._on[device]):
                 self._catch_up(work)
-                done = 1.0 - max(0.0, work.left) / work.seconds
-                progress = Progress(at=self._now, step=int(done * STEPS), total_steps=STEPS)
+                done = int((1.0 - max(0.0, work.left) / work.seconds) * work.steps)
+                progress = Progress(at=self._now, step=done, total_steps=work.steps)
                 self._feed(
                     ev.Progressed(at=self._now, wall=self._now, job=work.member.id,
                                   token=work.token, progress=progress)
@@ -203,10 +217,11 @@ class Engine:
         member, device = self._members[placed.job], placed.placement.device
         seconds = member.seconds(self.node.device(device).kind)
         failing = placed.attempt <= len(member.fails)
+        least = min(member.seconds(kind) for kind in member.profiles)
         span = Span(placed.job, device, self._now)
         work = _Work(
             token=placed.token, member=member, device=device, span=span, seconds=seconds,
-            left=seconds, since=self._now,
+            steps=max(1, round(least * STEPS_PER_SECOND)), left=seconds, since=self._now,
             fails_at=seconds * (1.0 - member.fails[placed.attempt - 1]) if failing else None,
         )  # fmt: skip
         self._result.spans.append(span)
@@ -250,6 +265,34 @@ class Engine:
             for work, rate in zip(self._on[one], rates[one], strict=True):
                 work.rate = self.world.noisy(rate, work.member, crowds[one], self.seed)
                 self._await_end(work)
+            self._companies[one] += 1
+            if self._measures and self._on[one]:
+                self._await_measurement(one, MEASURE_SECONDS)
+
+    # --- what is measured -------------------------------------------------------------------
+
+    def _await_measurement(self, device: str, seconds: float) -> None:
+        """Measure the company that is there now in so many seconds, if it still is there."""
+        count = self._companies[device]
+
+        def measure() -> list[ev.Observed]:
+            if self._companies[device] != count:
+                return []
+            self._await_measurement(device, seconds * (MEASURED_AGAIN - 1.0))
+            return [self._measured(device, seconds)]
+
+        self._push(self._now + seconds, measure)
+
+    def _measured(self, device: str, seconds: float) -> ev.Measured:
+        """What a runner would see of the jobs on a device: their steps, a little off."""
+        paces = {}
+        for work in self._on[device]:
+            draw = Random(f"{self.seed}:{work.token}:{self._now}:measured")
+            pace = work.rate * work.steps / work.seconds
+            paces[work.member.id] = pace * max(0.1, draw.gauss(1.0, MEASURED_NOISE)), work.steps
+        state = self.dispatcher.state
+        jobs = rates_of_company(device, self.node, state.active, state.companies, paces)
+        return ev.Measured(at=self._now, wall=self._now, device=device, jobs=jobs, seconds=seconds)
 
     def _catch_up(self, work: _Work) -> None:
         elapsed = self._now - work.since

@@ -11,7 +11,7 @@ from scripted_run import GPU, WALL, ScriptedRun, eight_jobs
 
 from rmixer import events as ev
 from rmixer.errors import StorageError
-from rmixer.model import Device, Outcome, Placement, StateName
+from rmixer.model import Device, Outcome, Placement, Rate, StateName
 from rmixer.report.document import Predictions, build_document
 from rmixer.resources import GIB, MIB
 
@@ -277,3 +277,23 @@ def test_rebooking_counts_from_its_time() -> None:
     document = build_document(run.events)
     assert document["devices"][0]["utilisation"]["booked"] == pytest.approx((5 + 15) / 40)
     assert document["jobs"][0]["memory"]["reserved_bytes"] == GIB
+
+
+def test_errors_of_predicted_rates_are_reported() -> None:
+    """Two measurements of a pair: the prediction stays as wrong as it is, the correction learns."""
+    run = ScriptedRun()
+    run.submit("a", "b")
+    run.place(1.0, "a", (0,))
+    run.place(1.0, "b", (1,))
+    for at in (10.0, 20.0):
+        rates = {
+            id_: Rate(
+                token=run.token(id_), steps_per_second=5.0, step_seconds=0.1, predicted=0.6
+            )
+            for id_ in ("a", "b")
+        }  # fmt: skip
+        run.add(ev.Measured, at, device="cpu", jobs=rates, seconds=9.0)
+    rates = build_document(run.events)["rates"]
+    assert rates["measured"] == 4
+    assert rates["error"] == pytest.approx(0.2)
+    assert 0.1 < rates["corrected_error"] < 0.18
