@@ -295,15 +295,9 @@ def clean(
     """
     from rmixer.report.cleaned import document_of, render
     from rmixer.report.write import json_text
-    from rmixer.resources import parse_seconds
     from rmixer.runner.clean import chosen, old_runs, remove
 
-    if bool(names) == (everything or older_than is not None):
-        raise click.UsageError("name runs, or give --all or --older-than; not both")
-    try:
-        seconds = None if older_than is None else parse_seconds(older_than)
-    except ValueError as error:
-        raise UsageError(f"--older-than {error}") from None
+    seconds = _either_named_or_old("runs", names, everything, older_than)
     meant = chosen(old_runs(runs_dir), names, older_seconds=seconds, unfinished=unfinished)
     gone = [run for run in meant if (run.doing != "running" if dry_run else remove(runs_dir, run))]
     kept = [run.as_dict() for run in meant if run not in gone]
@@ -311,6 +305,20 @@ def clean(
     click.echo(json_text(document) if as_json else render(document), nl=not as_json)
     if kept:
         sys.exit(EXIT_JOB_FAILED)
+
+
+def _either_named_or_old(
+    what: str, names: tuple[str, ...], everything: bool, older_than: str | None
+) -> float | None:
+    """The seconds of ``--older-than``; an error unless things are named or chosen, not both."""
+    from rmixer.resources import parse_seconds
+
+    if bool(names) == (everything or older_than is not None):
+        raise click.UsageError(f"name {what}, or give --all or --older-than; not both")
+    try:
+        return None if older_than is None else parse_seconds(older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than {error}") from None
 
 
 @cli.group(short_help="Parsed data sets: ls, rm")
@@ -348,14 +356,8 @@ def cache_rm(
     from rmixer import catalog, paths
     from rmixer.report.caches import removal_of, render_removal
     from rmixer.report.write import json_text
-    from rmixer.resources import parse_seconds
 
-    if bool(names) == (everything or older_than is not None):
-        raise click.UsageError("name data sets, or give --all or --older-than; not both")
-    try:
-        unused = None if older_than is None else parse_seconds(older_than)
-    except ValueError as error:
-        raise UsageError(f"--older-than {error}") from None
+    unused = _either_named_or_old("data sets", names, everything, older_than)
     folder, stock = paths.cache_dir(), catalog.stock()
     found = stock.entries(folder)
     meant = stock.chosen(found, names, everything=everything, unused_seconds=unused)
