@@ -14,9 +14,10 @@ from types import MappingProxyType
 
 from rmixer import events as ev
 from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
-from rmixer.policies.base import Policy, Snapshot, never_fits, placement_of
+from rmixer.policies.base import Plan, Policy, Snapshot, never_fits, placement_of
 from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
 from rmixer.policies.live import kind_of
+from rmixer.roster import Jobs
 from rmixer.state import FREE_ATTEMPTS, RunState
 
 #: First back-off after a failure, seconds; doubled for each further one, up to the cap.
@@ -180,11 +181,10 @@ class Dispatcher:
         while failed:
             before, state = failed.popleft()
             why = _cancelled(DEPENDENCY_FAILED, f"{before.spec.name} ended {state}")
-            for other in self.state.pending:
-                if before.id in other.spec.after:
-                    ended = ev.Ended(at=answer.at, wall=answer.wall, job=other.id, outcome=why)
-                    self._decide(ended, answer)
-                    failed.append((other, why.state))
+            for other in self.state.roster.behind(before.id):
+                ended = ev.Ended(at=answer.at, wall=answer.wall, job=other.id, outcome=why)
+                self._decide(ended, answer)
+                failed.append((other, why.state))
 
     def _fail_fast(self, failed: Job, answer: _Answer) -> None:
         outcome = _cancelled("FailFast", f"{failed.spec.name} failed")
@@ -223,7 +223,7 @@ class Dispatcher:
 
     def _enforce_times(self, answer: _Answer) -> None:
         """Timeouts that are over, and grace periods that were not enough."""
-        for job in self.state.active:
+        for job in self._timed():
             deadline = self._deadline(job)
             if deadline is None or deadline > answer.at:
                 continue
@@ -263,26 +263,29 @@ class Dispatcher:
 
     def snapshot(self, now: float) -> Snapshot:
         """What a policy may know at that time."""
-        state = self.state
-        eligible = [job for job in state.pending if self._why_not_yet(job, now) is None]
-        eligible.sort(key=lambda job: -job.spec.priority)
+        state, roster = self.state, self.state.roster
+        roster.ripen(now)
         return Snapshot(
             now=now,
             node=state.node,
-            pending=tuple(eligible),
-            active=state.active,
+            pending=Jobs(roster, roster.eligible),
+            active=Jobs(roster, lambda: roster.active),
             total_jobs=len(state.jobs),
             seed=state.began.seed if state.began else 0,
             jobs=MappingProxyType(state.jobs),
             memo=self._memo,
             correction=state.correction,
             companies=state.companies,
+            changed=None if self._memo is None else frozenset(roster.changed),
+            ledger=roster.ledger,
         )
 
     def _end_the_hopeless(self, answer: _Answer) -> None:
         """End what can never start: its predecessor failed, or the machine is too small."""
-        for job in self.state.pending:
-            if job.id not in self.state.jobs or self.state.jobs[job.id].is_final:
+        unchecked, self.state.roster.unchecked = self.state.roster.unchecked, {}
+        for id in sorted(unchecked, key=self.state.roster.number):  # noqa: A001
+            job = self.state.jobs[id]
+            if not isinstance(job.state, Pending):
                 continue
             failed = self._failed_predecessor(job)
             reason = never_fits(job.spec, job.estimate, self.state.node)
@@ -307,18 +310,31 @@ class Dispatcher:
         return ""
 
     def _plan(self, answer: _Answer) -> None:
-        plan = self.policy.plan(self.snapshot(answer.at))
+        snapshot = self.snapshot(answer.at)
+        roster = self.state.roster
+        blocked = [job for job in roster.changed if job in roster.blocked]
+        plan = self.policy.plan(snapshot)
         self._memo = plan.memo
+        roster.changed.clear()
         for id, placement in plan.rebooked.items():  # noqa: A001
             self._rebook(self.state.jobs[id], placement, answer)
         for id, placement in plan.starts.items():  # noqa: A001
             self._place(self.state.jobs[id], placement, answer)
-        for job in self.state.pending:
-            reason = self._why_not_yet(job, answer.at) or plan.waits.get(job.id)
-            assert isinstance(job.state, Pending)
+        self._say_why({*plan.waits, *blocked, *roster.due}, plan, answer)
+
+    def _say_why(self, jobs: Iterable[str], plan: Plan, answer: _Answer) -> None:
+        """Log the reasons that are news, in the order of submission."""
+        news = []
+        for id in jobs:  # noqa: A001
+            job = self.state.jobs[id]
+            if not isinstance(job.state, Pending):
+                continue
+            reason = self._why_not_yet(job, answer.at) or plan.waits.get(id)
             if reason is not None and _differs(job.state.reason, reason):
-                waiting = ev.Waiting(at=answer.at, wall=answer.wall, job=job.id, reason=reason)
-                self._decide(waiting, answer)
+                news.append((self.state.roster.number(id), id, reason))
+        for _, id, reason in sorted(news, key=lambda one: one[0]):  # noqa: A001
+            waiting = ev.Waiting(at=answer.at, wall=answer.wall, job=id, reason=reason)
+            self._decide(waiting, answer)
 
     def _place(self, job: Job, placement: Placement, answer: _Answer) -> None:
         assert self.state.began is not None
@@ -358,13 +374,19 @@ class Dispatcher:
     # --- the end, and the clock -------------------------------------------------------------
 
     def _finish_if_done(self, answer: _Answer) -> None:
-        if self.state.active or self.state.finished is not None:
+        roster = self.state.roster
+        if roster.any_active or self.state.finished is not None:
             return
         interrupted = self.state.interrupted != "no"
-        done = self.state.queue_closed and not self.state.pending
+        done = self.state.queue_closed and not roster.any_pending
         if self.state.began is not None and (done or interrupted):
-            left = interrupted and bool(self.state.pending)
+            left = interrupted and roster.any_pending
             self._decide(ev.Finished(at=answer.at, wall=answer.wall, interrupted=left), answer)
+
+    def _timed(self) -> list[Job]:
+        """Active jobs that have a deadline, in the order of submission."""
+        roster = self.state.roster
+        return [self.state.jobs[job] for job in sorted(roster.timed, key=roster.number)]
 
     def _deadline(self, job: Job) -> float | None:
         """When an active job's grace or timeout is over."""
@@ -377,12 +399,11 @@ class Dispatcher:
         return None
 
     def _ask_for_wake(self, answer: _Answer) -> None:
-        times = [t for job in self.state.active if (t := self._deadline(job)) is not None]
-        times += [
-            job.state.not_before
-            for job in self.state.pending
-            if isinstance(job.state, Pending) and job.state.not_before > answer.at
-        ]
+        times = [t for job in self._timed() if (t := self._deadline(job)) is not None]
+        for id in self.state.roster.due:  # noqa: A001
+            state = self.state.jobs[id].state
+            assert isinstance(state, Pending)
+            times.append(state.not_before)
         upcoming = [t for t in times if t > answer.at]
         if not upcoming or self.state.finished is not None:
             return

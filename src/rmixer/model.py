@@ -200,6 +200,7 @@ class Placement:
         memory: host memory reserved, bytes.
         device_memory: memory reserved on the device, bytes; 0 on the CPU.
         memory_limit: host memory that the job cannot grow beyond, bytes; 0: no limit.
+        others: ids of further devices that a job of several GPUs has, each of them whole.
     """
 
     device: str = CPU
@@ -209,6 +210,12 @@ class Placement:
     memory: int = 0
     device_memory: int = 0
     memory_limit: int = 0
+    others: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Ids of all its devices."""
+        return (self.device, *self.others)
 
     @property
     def resources(self) -> Resources:

@@ -32,6 +32,7 @@ from rmixer.model import (
 from rmixer.policies.base import attempt_of
 from rmixer.policies.limits import is_declared
 from rmixer.policies.live import alone_key, company_on, kind_of
+from rmixer.roster import Roster
 
 #: A measured peak is reserved with this much room above it, until errors have been calibrated.
 MEMORY_MARGIN = 1.2
@@ -65,6 +66,10 @@ class RunState:
     finished: ev.Finished | None = None
     correction: Correction = field(default_factory=Correction)
     companies: Companies = field(default_factory=Companies)
+    roster: Roster = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.jobs, self.node)
 
     def apply(self, event: ev.Event) -> None:
         """Take one event in. An event about an attempt that is not current changes nothing.
@@ -90,20 +95,27 @@ class RunState:
     @property
     def active(self) -> tuple[Job, ...]:
         """Jobs that hold a placement, in the order of submission."""
-        return tuple(job for job in self.jobs.values() if isinstance(job.state, Active))
+        return self.roster.active
 
     @property
     def pending(self) -> tuple[Job, ...]:
         """Jobs that wait, in the order of submission."""
-        return tuple(job for job in self.jobs.values() if isinstance(job.state, Pending))
+        return self.roster.pending
+
+    def _put(self, job: Job) -> None:
+        """What a job has become."""
+        self.jobs[job.id] = job
+        self.roster.put(job)
 
     # --- changes ----------------------------------------------------------------------------
 
     def _begin(self, event: ev.Began) -> None:
         self.began, self.node = event, event.node
+        self.roster.fit_to(self.node)
 
     def _close_queue(self, event: ev.QueueClosed) -> None:  # noqa: ARG002
         self.queue_closed = True
+        self.roster.check_all()
 
     def _interrupt(self, event: ev.Interrupted) -> None:
         self.interrupted = "forced" if event.force else "graceful"
@@ -117,6 +129,7 @@ class RunState:
 
     def _resume(self, event: ev.Resumed) -> None:
         self.node = event.node
+        self.roster.fit_to(self.node)
         self._fit_to_node()
         self.finished = None
         self.interrupted = "no"
@@ -125,20 +138,18 @@ class RunState:
                 if isinstance(job.state, Final) and job.state.name != StateName.SUCCEEDED:
                     attempts = tuple(replace(a, counted=False) for a in job.attempts)
                     state = Pending(Reason("Submitted"), since=event.at)
-                    self.jobs[job.id] = replace(
-                        job, state=state, attempts=attempts, forgiven=len(attempts)
-                    )
+                    self._put(replace(job, state=state, attempts=attempts, forgiven=len(attempts)))
 
     def _fit_to_node(self) -> None:
         """What was learned may exceed a machine that has become smaller; a hint stays a hint."""
         for job in list(self.jobs.values()):
             limit = max(self.node.memory, job.spec.memory or 0)
             if job.estimate.memory > limit:
-                self.jobs[job.id] = replace(job, estimate=replace(job.estimate, memory=limit))
+                self._put(replace(job, estimate=replace(job.estimate, memory=limit)))
 
     def _submit(self, event: ev.Submitted) -> None:
         profile = event.profile or self._family_profile(event.spec)
-        self.jobs[event.spec.id] = Job(
+        job = Job(
             spec=event.spec,
             state=Pending(Reason("Submitted"), since=event.at),
             queued_at=event.at,
@@ -146,12 +157,13 @@ class RunState:
             profile=profile,
             profiles=event.profiles,
         )
+        self._put(job)
 
     def _family_profile(self, spec: JobSpec) -> Profile | None:
-        for job in self.jobs.values():
-            if spec.family and job.spec.family == spec.family and job.profile is not None:
-                return replace(job.profile, confidence=FAMILY_CONFIDENCE)
-        return None
+        known = self.roster.known_member(spec.family) if spec.family else None
+        if known is None or known.profile is None:
+            return None
+        return replace(known.profile, confidence=FAMILY_CONFIDENCE)
 
     def _place(self, event: ev.Placed) -> None:
         job = self.jobs[event.job]
@@ -164,13 +176,13 @@ class RunState:
         )
         name = StateName.PROFILING if event.profiling else StateName.RUNNING
         state = Active(name, attempt, since=event.at)  # type: ignore[arg-type]
-        self.jobs[job.id] = replace(job, state=state, progress=Progress(at=event.at))
+        self._put(replace(job, state=state, progress=Progress(at=event.at)))
 
     def _rebook(self, event: ev.Rebooked) -> None:
         if job := self.current(event.job, event.token):
             assert isinstance(job.state, Active)
             attempt = replace(job.state.attempt, placement=event.placement)
-            self.jobs[job.id] = replace(job, state=replace(job.state, attempt=attempt))
+            self._put(replace(job, state=replace(job.state, attempt=attempt)))
 
     def _wait(self, event: ev.Waiting) -> None:
         job = self.jobs[event.job]
@@ -183,7 +195,7 @@ class RunState:
             outcome = job.state.stopping or event.outcome
             since = job.state.since if job.state.stopping else event.at
             state = Active(StateName.COMPLETING, job.state.attempt, since, stopping=outcome)
-            self.jobs[job.id] = replace(job, state=state)
+            self._put(replace(job, state=state))
 
     def _close(self, event: ev.Requeued | ev.Ended) -> None:
         """End the running attempt, if there is one, and give the job its next state."""
@@ -202,7 +214,7 @@ class RunState:
         else:
             state = Final(event.outcome, at=event.at)
         estimate = _after(job, event.outcome, self.node)
-        self.jobs[job.id] = replace(job, state=state, attempts=attempts, estimate=estimate)
+        self._put(replace(job, state=state, attempts=attempts, estimate=estimate))
         if _ran_out(event.outcome):
             self._warn_siblings(job, _grown(job, event.outcome), "out of memory")
         else:
@@ -217,11 +229,11 @@ class RunState:
         """
         needed = int(outcome.device_peak_bytes * MEMORY_MARGIN)
         whole = outcome.state == StateName.SUCCEEDED
-        for sibling in self._siblings(job) if needed else ():
+        for sibling in self.roster.siblings(job) if needed else ():
             booked = sibling.estimate.device_memory
             if (booked and needed > booked) or (not booked and whole):
                 estimate = replace(sibling.estimate, device_memory=self._most_on_device(needed))
-                self.jobs[sibling.id] = replace(sibling, estimate=estimate)
+                self._put(replace(sibling, estimate=estimate))
 
     def _most_on_device(self, needed: int) -> int:
         return min(needed, max((device.memory for device in self.node.devices), default=0))
@@ -238,12 +250,12 @@ class RunState:
         profile = event.profile
         if profile.solo_seconds is None and job.profile is not None:
             profile = replace(profile, solo_seconds=job.profile.solo_seconds)
-        self.jobs[job.id] = replace(job, state=state, profile=profile, estimate=estimate)
-        for sibling in self._siblings(job):
+        self._put(replace(job, state=state, profile=profile, estimate=estimate))
+        for sibling in self.roster.siblings(job):
             if sibling.profile is None or sibling.profile.confidence <= FAMILY_CONFIDENCE:
                 profile = replace(event.profile, confidence=FAMILY_CONFIDENCE)
                 estimate = _learned(sibling, event.profile.memory, self.node)
-                self.jobs[sibling.id] = replace(sibling, profile=profile, estimate=estimate)
+                self._put(replace(sibling, profile=profile, estimate=estimate))
 
     def _measure(self, event: ev.Measured) -> None:
         """Learn from the rates of a company, if it is still the one that is there."""
@@ -281,31 +293,21 @@ class RunState:
         now = {job.id: attempt_of(job).token for job in there}
         return now == {job: rate.token for job, rate in event.jobs.items()}
 
-    def _siblings(self, job: Job) -> list[Job]:
-        return [
-            other
-            for other in self.jobs.values()
-            if other.id != job.id
-            and job.spec.family
-            and other.spec.family == job.spec.family
-            and isinstance(other.state, Pending)
-        ]
-
     def _grow(self, event: ev.MemoryGrew) -> None:
         if job := self.current(event.job, event.token):
             needed = min(int(event.memory * MEMORY_MARGIN), self.node.memory)
             if needed > job.estimate.memory:
                 estimate = replace(job.estimate, memory=needed, source="measured")
-                self.jobs[job.id] = replace(job, estimate=estimate)
+                self._put(replace(job, estimate=estimate))
             self._warn_siblings(job, needed, "measured")
 
     def _warn_siblings(self, job: Job, needed: int, source: str) -> None:
         """What one member of a family was seen to need, none of the others gets less."""
         needed = min(needed, self.node.memory)
-        for sibling in self._siblings(job):
+        for sibling in self.roster.siblings(job) if needed else ():
             if needed > sibling.estimate.memory:
                 estimate = replace(sibling.estimate, memory=needed, source=source)
-                self.jobs[sibling.id] = replace(sibling, estimate=estimate)
+                self._put(replace(sibling, estimate=estimate))
 
 
 def _reason(event: ev.Requeued) -> Reason:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from rmixer import events as ev
 from rmixer.dispatcher import Dispatcher
 from rmixer.model import (
+    Active,
     Device,
     Estimate,
     JobSpec,
     Node,
     Outcome,
+    Pending,
     Placement,
     Profile,
     Progress,
@@ -26,6 +28,7 @@ from rmixer.model import (
 from rmixer.policies.base import Policy, placement_of
 from rmixer.policies.baselines import AllAtOnce, Fixed, Sequential
 from rmixer.policies.complementary import Complementary
+from rmixer.policies.ledger import Ledger
 from rmixer.policies.limits import HELD
 from rmixer.state import RunState
 
@@ -139,6 +142,23 @@ class World:
         for device in self.node.devices:
             booked = sum(p.device_memory for p in placements if p.device == device.id)
             assert booked <= device.memory
+        self.check_roster()
+
+    def check_roster(self) -> None:
+        """What is kept from event to event is what counting it anew gives."""
+        jobs, roster = self.state.jobs.values(), self.state.roster
+        assert self.state.active == tuple(j for j in jobs if isinstance(j.state, Active))
+        waiting = [job for job in jobs if isinstance(job.state, Pending)]
+        assert self.state.pending == tuple(waiting)
+        succeeded = {j.id for j in jobs if j.state.name == StateName.SUCCEEDED}
+        free = {j.id for j in waiting if succeeded.issuperset(j.spec.after)}
+        assert {*roster.ready, *roster.due} == free
+        assert set(roster.blocked) == {j.id for j in waiting} - free
+        fresh = Ledger(self.node, self.state.active)
+        for key in ("free_memory", "free_device_memory", "free_places"):
+            assert getattr(roster.ledger, key) == getattr(fresh, key)
+        assert roster.ledger.free_cpu == pytest.approx(fresh.free_cpu, abs=1e-2)
+        assert set(roster.ledger.pinned) == set(fresh.pinned)
 
     def step(self) -> None:
         """One piece of news: mostly something that can happen, now and then nonsense."""

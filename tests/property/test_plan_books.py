@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from rmixer.errors import OverbookedError
 from rmixer.model import Placement, Profile
-from rmixer.policies.base import Plan, core_share
+from rmixer.policies.base import Plan
 from rmixer.policies.complementary import Complementary
+from rmixer.policies.ledger import core_share
 from rmixer.resources import GIB
 from rmixer.testing.policies import check_plan, make_active, make_job, make_snapshot
 

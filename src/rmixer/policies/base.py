@@ -7,7 +7,7 @@ can break a capacity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -25,6 +25,7 @@ from rmixer.model import (
     Placement,
     Reason,
 )
+from rmixer.policies.ledger import Ledger, core_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +43,23 @@ class Snapshot:
         memo: what the policy left in its last plan for this one; None at first and after a resume.
         correction: of predicted rates, by what was measured.
         companies: the companies that were measured, and those that are kept apart.
+        changed: ids of the jobs that are new or another than they were for that plan, its own
+            starts included; None: all may be.
+        ledger: what the active jobs book; None: it is counted anew.
     """
 
     now: float
     node: Node
-    pending: tuple[Job, ...]
-    active: tuple[Job, ...]
+    pending: Sequence[Job]
+    active: Sequence[Job]
     total_jobs: int = 0
     seed: int = 0
     jobs: Mapping[str, Job] = field(default_factory=dict)
     memo: object = None
     correction: Correction = field(default_factory=Correction)
     companies: Companies = field(default_factory=Companies)
+    changed: frozenset[str] | None = None
+    ledger: Ledger | None = None
 
 
 @runtime_checkable
@@ -79,14 +85,38 @@ class Plan:
         self.rebooked: dict[str, Placement] = {}
         self.waits: dict[str, Reason] = {}
         self.memo: object = snapshot.memo
-        self.free_cpu = float(len(snapshot.node.cores))
-        self.free_memory = snapshot.node.memory
-        self.free_cores = dict.fromkeys(snapshot.node.cores, 1.0)
-        self.free_device_memory = {d.id: d.memory for d in snapshot.node.devices}
-        self.free_places = {d.id: d.most_jobs for d in snapshot.node.devices}
-        self._held = {job.id: placement_of(job) for job in snapshot.active}
-        for placement in self._held.values():
-            self._book(placement, 1)
+        kept = snapshot.ledger or Ledger(snapshot.node, snapshot.active)
+        self._ledger = kept.fork()
+
+    @property
+    def free_cpu(self) -> float:
+        """Cores' worth that is not booked."""
+        return self._ledger.free_cpu
+
+    @property
+    def free_memory(self) -> int:
+        """Host memory that is not booked, bytes."""
+        return self._ledger.free_memory
+
+    @property
+    def free_cores(self) -> Mapping[int, float]:
+        """By core id, the share of it that is not booked."""
+        return self._ledger.free_cores
+
+    @property
+    def free_device_memory(self) -> Mapping[str, int]:
+        """By device id, what is not booked there, bytes."""
+        return self._ledger.free_device_memory
+
+    @property
+    def free_places(self) -> Mapping[str, float]:
+        """By device id, how many more jobs may run there."""
+        return self._ledger.free_places
+
+    @property
+    def pinned(self) -> Iterable[str]:
+        """The active jobs that held cores of their own when the plan was begun."""
+        return self._ledger.pinned
 
     def start(self, job: Job, placement: Placement) -> None:
         """Start a pending job there.
@@ -94,13 +124,12 @@ class Plan:
         Raises:
             OverbookedError: it does not fit, or the job has a place already.
         """
-        if job.id in self._held:
+        if self._ledger.held(job.id) is not None:
             raise OverbookedError(f"job {job.spec.name!r} has a place already")
         reason = self.lacks(placement)
         if reason is not None:
             raise OverbookedError(f"job {job.spec.name!r} does not fit: {reason}")
-        self._book(placement, 1)
-        self._held[job.id] = placement
+        self._ledger.hold(job.id, placement)
         self.starts[job.id] = placement
         self.waits.pop(job.id, None)
 
@@ -110,15 +139,13 @@ class Plan:
         Raises:
             OverbookedError: the job has no place, or the new one does not fit beside the others.
         """
-        held = self._held.get(job.id)
+        held = self._ledger.held(job.id)
         if held is None:
             raise OverbookedError(f"job {job.spec.name!r} has no place to rebook")
         reason = self.lacks_to_rebook(job, placement)
         if reason is not None:
             raise OverbookedError(f"job {job.spec.name!r} cannot be rebooked: {reason}")
-        self._book(held, -1)
-        self._book(placement, 1)
-        self._held[job.id] = placement
+        self._ledger.hold(job.id, placement)
         if placement != held:
             self.rebooked[job.id] = placement
 
@@ -128,12 +155,13 @@ class Plan:
         It can always keep what it has or give some of it back, also where the machine has become
         smaller since it was placed.
         """
-        held = self._held[job.id]
+        held = self._ledger.held(job.id)
+        assert held is not None
         if _is_part_of(placement, held):
             return None
-        self._book(held, -1)
+        self._ledger.book(held, -1)
         reason = self.lacks(placement)
-        self._book(held, 1)
+        self._ledger.book(held, 1)
         return reason
 
     def wait(self, job: Job, reason: Reason) -> None:
@@ -153,7 +181,15 @@ class Plan:
             return Reason("GpuMemory", placement.device_memory, free_device)
         if placement.cpu > self.free_cpu:
             return Reason("Cpu", placement.cpu, max(0.0, self.free_cpu))
-        return self._core_that_lacks(placement)
+        return self._core_that_lacks(placement) or self._other_that_lacks(placement)
+
+    def _other_that_lacks(self, placement: Placement) -> Reason | None:
+        """Of the further devices of a job of several GPUs one that is not free as a whole."""
+        for id in placement.others:  # noqa: A001
+            whole = self.snapshot.node.device(id).memory
+            if self.free_device_memory[id] < whole or self.free_places[id] < 1:
+                return Reason("GpuMemory", whole, self.free_device_memory[id], id)
+        return None
 
     def _core_that_lacks(self, placement: Placement) -> Reason | None:
         share = core_share(placement)
@@ -175,26 +211,10 @@ class Plan:
         fitting.sort(key=lambda core: (self.free_cores[core], core))
         return tuple(sorted(fitting[:threads])) if len(fitting) >= threads else ()
 
-    def _book(self, placement: Placement, sign: int) -> None:
-        self.free_cpu = round(self.free_cpu - sign * placement.cpu, 3)
-        self.free_memory -= sign * placement.memory
-        if placement.device in self.free_device_memory:
-            self.free_device_memory[placement.device] -= sign * placement.device_memory
-            self.free_places[placement.device] -= sign
-        share = core_share(placement)
-        for core in placement.cores:
-            if core in self.free_cores:
-                self.free_cores[core] = round(self.free_cores[core] - sign * share, 3)
-
-
-def core_share(placement: Placement) -> float:
-    """What a pinned placement books on each of its cores; 0 where it is not pinned."""
-    return round(placement.cpu / len(placement.cores), 3) if placement.cores else 0.0
-
 
 def _is_part_of(placement: Placement, held: Placement) -> bool:
     return (
-        placement.device == held.device
+        placement.devices == held.devices
         and placement.resources.fits_in(held.resources)
         and set(placement.cores) <= set(held.cores)
         and core_share(placement) <= core_share(held)

@@ -31,7 +31,6 @@ from rmixer.model import CPU, Job, Placement, Profile, Reason
 from rmixer.policies.base import (
     Plan,
     Snapshot,
-    core_share,
     device_memory,
     number,
     pick_device,
@@ -39,6 +38,7 @@ from rmixer.policies.base import (
     whole_number,
 )
 from rmixer.policies.gpus import Options, look_ahead, plans_for
+from rmixer.policies.ledger import core_share
 from rmixer.policies.live import at_threads, kind_of, use_within
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
