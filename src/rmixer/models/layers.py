@@ -25,6 +25,13 @@ class RowKeeper(Protocol):
         """Bring some rows of a table, each named once, up to date."""
 
 
+class RowSource(Protocol):
+    """Where the rows of a table are while it is trained beside those of other models."""
+
+    def lookup(self, rows: Tensor) -> Tensor:
+        """The rows with these numbers, ``[N, D]``, for a step of training."""
+
+
 class FusedEmbedding(nn.Module):
     """All embedding tables of a model as one parameter, looked up once per batch.
 
@@ -38,6 +45,7 @@ class FusedEmbedding(nn.Module):
         sparse: whether ``weight.grad`` is sparse. It then holds each row that the batch touched
             once, ascending (coalesced), so an optimizer needs no sort of its own.
         keeper: an optimizer that may owe rows something before they are read.
+        source: has the rows in place of ``weight``, which is empty then.
     """
 
     field_offset: Tensor
@@ -48,6 +56,7 @@ class FusedEmbedding(nn.Module):
         starts = [0, *itertools.accumulate(table.rows for table in info.tables)]
         self.sparse = False
         self.keeper: RowKeeper | None = None
+        self.source: RowSource | None = None
         self.names = tuple(sequence.name for sequence in info.sequences)
         self.weight = nn.Parameter(torch.empty(starts[-1], dim))
         self.register_buffer(
@@ -82,6 +91,8 @@ class FusedEmbedding(nn.Module):
 
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of the parameter, ``[N, D]``, for row numbers ``[N]``."""
+        if self.source is not None:
+            return self.source.lookup(rows)
         learns = self.sparse and torch.is_grad_enabled()
         owes = self.keeper is not None and self.keeper.owes()
         if not (learns or owes):

@@ -65,21 +65,25 @@ class LazyAdam(TouchedRows):
         state = self.state.get(param)
         if not state:  # no step yet
             return
+        at_once = max(1, _ELEMENTS_AT_ONCE // param[0].numel())
         last_R = state["last"].index_select(0, rows)
         if isinstance(last_R, FakeTensor):
             # It has no values, only memory: that of the first ones is that of any others.
-            some = max(1, _ELEMENTS_AT_ONCE // param[0].numel())
-            rows, last_R = rows[:some], last_R[:some]
+            rows, last_R = rows[:at_once], last_R[:at_once]
         else:
             late = ((last_R > 0) & (last_R < state["step"])).nonzero()[:, 0]
             if not len(late):
                 return
             rows, last_R = rows[late], last_R[late]
-        at_once = max(1, _ELEMENTS_AT_ONCE // param[0].numel())
         for start in range(0, len(rows), at_once):
             some = slice(start, start + at_once)
             values = self._caught_up(param, state, rows[some], last_R[some])
             _put(param, state, rows[some], values)
+
+    def go_on(self, other: TouchedRows) -> None:
+        """See `TouchedRows.go_on`; the table of what skipped steps do is the same for both."""
+        assert isinstance(other, LazyAdam)
+        self._table, self._behind = other._table, True  # noqa: SLF001 - one of its own kind
 
     def owes(self) -> bool:
         """Whether there was a step since the newest flush."""
@@ -127,7 +131,7 @@ class LazyAdam(TouchedRows):
         m_RD.mul_(torch.pow(beta1, skipped).to(m_RD.dtype))
         v_RD.mul_(torch.pow(beta2, skipped).to(v_RD.dtype))
         newest = torch.full_like(last_R[:1], step)
-        move(w_RD, self._to_come(m_RD, v_RD, newest, step).neg_(), lr)
+        move(w_RD, self._to_come(m_RD, v_RD, newest, step), lr, -1.0)
         return w_RD, m_RD, v_RD
 
     def _to_come(self, m_RD: Tensor, v_RD: Tensor, step_R: Tensor, newest: int) -> Tensor:

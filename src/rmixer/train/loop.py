@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from rmixer.data.batch import Batch
     from rmixer.data.dataset import Dataset
     from rmixer.train.checkpoint import Checkpoints
     from rmixer.train.optimizers import Combined
@@ -114,11 +115,13 @@ def train(
         StoppedError: ``should_stop`` said so.
         DivergedError: the loss is not finite; the message names the step.
     """
-    run = _Run(model, dataset, optimizer, settings, progress, should_stop, say, checkpoints)
+    run = Run(model, dataset, optimizer, settings, progress, should_stop, say, checkpoints)
     return run.run()
 
 
-class _Run:
+class Run:
+    """A training, step by step; see `train`."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -146,18 +149,39 @@ class _Run:
         self.published = self.printed = 0.0
 
     def run(self) -> Result:
+        """Everything."""
+        self.begin()
+        for rows in self.batches():
+            if self.should_stop():
+                self.stop()
+            self.advance(rows, self.dataset.batch)
+            if self.must_save():
+                self.save()
+        return self.finish()
+
+    def begin(self) -> None:
+        """Before the first step: take up a checkpoint, if there is one."""
         self.started = time.perf_counter()
         self.model.train()
         self._go_on()
         self._begin()
-        for rows in self._batches():
-            if self.should_stop():
-                kept = self._checkpoint(stopping=True)
-                where = "; a checkpoint is kept" if kept else ""
-                raise StoppedError(f"stopped after {self.step} of {self.total} steps{where}")
-            self._step(rows)
-            if self.checkpoints is not None and self.checkpoints.is_due():
-                self._checkpoint()
+
+    def stop(self) -> NoReturn:
+        """End here, between two steps, the rows of the next one taken.
+
+        Raises:
+            StoppedError: always.
+        """
+        kept = self.save(stopping=True)
+        where = "; a checkpoint is kept" if kept else ""
+        raise StoppedError(f"stopped after {self.step} of {self.total} steps{where}")
+
+    def must_save(self) -> bool:
+        """Whether a checkpoint is due after this step."""
+        return self.checkpoints is not None and self.checkpoints.is_due()
+
+    def finish(self) -> Result:
+        """After the last step: the parameters are brought up to date and the model is measured."""
         self._read_losses()
         self.optimizer.flush()
         self._publish(time.perf_counter(), force=True)
@@ -174,7 +198,8 @@ class _Run:
             **measured,
         )
 
-    def _batches(self) -> Iterator[NDArray[np.int64]]:
+    def batches(self) -> Iterator[NDArray[np.int64]]:
+        """The rows of each step to come."""
         rows, settings = self.dataset.train_rows, self.settings
         begun = self.epoch > 0  # by an earlier attempt
         while self.step < self.total:
@@ -193,7 +218,7 @@ class _Run:
     def _seconds(self) -> float:
         return self.earlier_seconds + time.perf_counter() - self.started
 
-    def _checkpoint(self, *, stopping: bool = False) -> bool:
+    def save(self, *, stopping: bool = False) -> bool:
         """Write where the training is: between two steps, nothing flushed.
 
         A stopped job has little time: without knowing better, as much as the last one took.
@@ -203,7 +228,7 @@ class _Run:
         if stopping and self.checkpoints.cost_seconds > self.settings.stop_seconds:
             return False
         self._read_losses()
-        # Between two steps of `_batches` the newest batch is done but not yet counted.
+        # Between two steps of `batches` the newest batch is done but not yet counted.
         done = self.batches_done + (0 if stopping else 1)
         return self.checkpoints.save(
             self.step,
@@ -236,9 +261,14 @@ class _Run:
             torch.set_num_threads(state["threads"])
         self.say(f"going on from step {self.step} of {self.total}")
 
-    def _step(self, rows: NDArray[np.int64]) -> None:
+    def advance(self, rows: NDArray[np.int64], read: Callable[[NDArray[np.int64]], Batch]) -> None:
+        """One step, on the batch that ``read`` makes of some rows.
+
+        Raises:
+            DivergedError: the loss is not finite; it is looked at every few steps.
+        """
         at0 = time.perf_counter()
-        batch = self.dataset.batch(rows)
+        batch = read(rows)
         at1 = time.perf_counter()
         loss = objective(self.model, batch)
         at2 = time.perf_counter()

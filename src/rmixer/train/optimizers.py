@@ -21,7 +21,7 @@ from rmixer.models.layers import FusedEmbedding
 from rmixer.train.lazy_adam import LazyAdam
 from rmixer.train.optimizers_table import parse
 from rmixer.train.replay import can_replay
-from rmixer.train.touched import TouchedRows
+from rmixer.train.touched import TouchedRows, move
 
 
 class SparseSGD(TouchedRows):
@@ -41,11 +41,11 @@ class SparseAdagrad(TouchedRows):
         if not state:
             state["step"] = 0
             state["sum"] = torch.full_like(param, group["initial_accumulator_value"])
-        lr = group["lr"] / (1 + state["step"] * group["lr_decay"])
+        decayed = 1 / (1 + state["step"] * group["lr_decay"])
         state["step"] += 1
         sums = state["sum"].index_select(0, rows).addcmul_(grad_RD, grad_RD)
         state["sum"].index_copy_(0, rows, sums)
-        _subtract(param, rows, grad_RD.div_(sums.sqrt_().add_(group["eps"])), lr)
+        _subtract(param, rows, grad_RD.div_(sums.sqrt_().add_(group["eps"])), group["lr"], decayed)
 
 
 class RowwiseAdagrad(TouchedRows):
@@ -55,11 +55,11 @@ class RowwiseAdagrad(TouchedRows):
         """See `TouchedRows.update`."""
         state = self.state[param]
         if not state:
-            state["sum"] = param.new_full((len(param),), group["initial_accumulator_value"])
-        sums = state["sum"].index_select(0, rows).add_(grad_RD.square().mean(1))
+            state["sum"] = param.new_full(param.shape[:-1], group["initial_accumulator_value"])
+        sums = state["sum"].index_select(0, rows).add_(grad_RD.square().mean(-1))
         state["sum"].index_copy_(0, rows, sums)
         _subtract(
-            param, rows, grad_RD.div_(sums.sqrt_().add_(group["eps"]).unsqueeze(1)), group["lr"]
+            param, rows, grad_RD.div_(sums.sqrt_().add_(group["eps"]).unsqueeze(-1)), group["lr"]
         )
 
 
@@ -81,7 +81,7 @@ class SparseAdam(TouchedRows):
         state["exp_avg_sq"].index_copy_(0, rows, square)
         correction = (1 - beta2 ** state["step"]) ** 0.5 / (1 - beta1 ** state["step"])
         _subtract(
-            param, rows, mean.div_(square.sqrt_().add_(group["eps"])), group["lr"] * correction
+            param, rows, mean.div_(square.sqrt_().add_(group["eps"])), group["lr"], correction
         )
 
 
@@ -226,5 +226,7 @@ def _without(settings: dict[str, float], *names: str) -> dict[str, float]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def _subtract(param: Tensor, rows: Tensor, update_RD: Tensor, scale: float) -> None:
-    param.index_copy_(0, rows, param.index_select(0, rows).sub_(update_RD, alpha=scale))
+def _subtract(param: Tensor, rows: Tensor, update_RD: Tensor, lr: Any, scale: float = 1.0) -> None:
+    values = param.index_select(0, rows)
+    move(values, update_RD, lr, scale)
+    param.index_copy_(0, rows, values)
