@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from rmixer import events as ev
+from rmixer.health import why_closed
 from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
 from rmixer.policies.base import Plan, Policy, Snapshot, never_fits, placement_of
 from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
@@ -29,7 +30,7 @@ _REASON_CHANGE = 0.1
 _RATE_CHANGE = 0.1
 
 #: Events after which nothing can start that could not before.
-_CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed)
+_CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed, ev.Strayed)
 
 #: Ends after which the job waits longer each time; others do not count against its patience.
 _FAILURES = (StateName.FAILED, StateName.OUT_OF_MEMORY)
@@ -268,7 +269,7 @@ class Dispatcher:
         return Snapshot(
             now=now,
             node=state.node,
-            pending=Jobs(roster, roster.eligible),
+            pending=Jobs(roster, lambda: self._open(roster.eligible())),
             active=Jobs(roster, lambda: roster.active),
             total_jobs=len(state.jobs),
             seed=state.began.seed if state.began else 0,
@@ -279,6 +280,13 @@ class Dispatcher:
             changed=None if self._memo is None else frozenset(roster.changed),
             ledger=roster.ledger,
         )
+
+    def _open(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+        """Those of which not every device is closed."""
+        node = self.state.node
+        if not any(device.closed for device in node.devices):
+            return jobs
+        return tuple(job for job in jobs if why_closed(job.spec, node) is None)
 
     def _end_the_hopeless(self, answer: _Answer) -> None:
         """End what can never start: its predecessor failed, or the machine is too small."""
@@ -320,7 +328,8 @@ class Dispatcher:
             self._rebook(self.state.jobs[id], placement, answer)
         for id, placement in plan.starts.items():  # noqa: A001
             self._place(self.state.jobs[id], placement, answer)
-        self._say_why({*plan.waits, *blocked, *roster.due}, plan, answer)
+        shut = roster.ready if any(d.closed for d in self.state.node.devices) else ()
+        self._say_why({*plan.waits, *blocked, *roster.due, *shut}, plan, answer)
 
     def _say_why(self, jobs: Iterable[str], plan: Plan, answer: _Answer) -> None:
         """Log the reasons that are news, in the order of submission."""
@@ -369,7 +378,7 @@ class Dispatcher:
                 return Reason("Dependency", detail=name)
         if job.state.not_before > now:
             return Reason("Backoff", job.state.not_before - now)
-        return None
+        return why_closed(job.spec, self.state.node)
 
     # --- the end, and the clock -------------------------------------------------------------
 

@@ -156,6 +156,38 @@ class MemoryGrew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSeen:
+    """What is seen of a GPU has changed: whether it can be read, or what others hold of it.
+
+    ``problem`` is why it cannot be read, empty where it can; ``capacity`` its memory without the
+    driver's own, ``foreign`` what processes hold there that this run has not placed there, bytes;
+    ``processes`` names them.
+    """
+
+    at: float
+    wall: float
+    device: str
+    problem: str = ""
+    capacity: int = 0
+    foreign: int = 0
+    processes: tuple[str, ...] = ()
+    type: Literal["device_seen"] = "device_seen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strayed:
+    """An attempt holds memory of a GPU that it was not placed on: it has picked one itself."""
+
+    at: float
+    wall: float
+    job: str
+    token: str
+    device: str
+    memory: int
+    type: Literal["strayed"] = "strayed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exited:
     """An attempt's process tree is gone.
 
@@ -313,7 +345,8 @@ class Wake:
 
 Observed = (
     Began | Resumed | Submitted | QueueClosed | Spawned | Adopted | Progressed | Profiled
-    | Measured | MemoryGrew | Exited | Lost | CancelRequested | Interrupted | Woke
+    | Measured | MemoryGrew | DeviceSeen | Strayed | Exited | Lost | CancelRequested | Interrupted
+    | Woke
 )  # fmt: skip
 Decided = Placed | Rebooked | Waiting | Stopping | Requeued | Ended | Finished
 Event = Observed | Decided

@@ -74,7 +74,8 @@ class Reason:
     def __str__(self) -> str:
         match self.code:
             case "HostMemory" | "GpuMemory" if self.need is not None and self.have is not None:
-                return f"{self.code}({format_bytes(self.need)}>{format_bytes(self.have)})"
+                more = f"; {self.detail}" if self.detail else ""
+                return f"{self.code}({format_bytes(self.need)}>{format_bytes(self.have)}{more})"
             case "Cpu" if self.need is not None and self.have is not None:
                 return f"Cpu({self.need:g}>{self.have:g} cores)"
             case "Interference" if self.need is not None and self.have is not None:
@@ -134,6 +135,8 @@ class Device:
         kind: ``cpu`` or the GPU's type, for example ``NVIDIA H200``; profiles are kept per kind.
         index: position among the GPUs; None for the CPU.
         memory: device memory that jobs may use, bytes; 0 for the CPU, whose memory is the node's.
+        foreign: device memory that processes of others hold, bytes; ``memory`` is without it.
+        closed: why no job may start on it now; empty where one may.
         sharing: how jobs share it: in turns, side by side under MPS, or not at all.
         places: at most so many jobs at a time; None sets no such limit.
     """
@@ -142,15 +145,24 @@ class Device:
     kind: str = CPU
     index: int | None = None
     memory: int = 0
+    foreign: int = 0
+    closed: str = ""
     sharing: SharingMode = "time-slicing"
     places: int | None = None
 
     @property
     def most_jobs(self) -> float:
         """At most so many jobs at a time."""
+        if self.closed:
+            return 0
         if self.sharing == "exclusive":
             return 1
         return math.inf if self.places is None else self.places
+
+    @property
+    def capacity(self) -> int:
+        """Device memory that jobs could use if there were no processes of others, bytes."""
+        return self.memory + self.foreign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

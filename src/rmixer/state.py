@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rmixer import events as ev
+from rmixer.health import with_seen
 from rmixer.interference import Companies, Correction, Pace, company_key
 from rmixer.model import (
     Active,
@@ -127,6 +128,10 @@ class RunState:
         if job := self.current(event.job, event.token):
             self.jobs[job.id] = replace(job, progress=event.progress)
 
+    def _see_device(self, event: ev.DeviceSeen) -> None:
+        self.node = with_seen(self.node, event)
+        self.roster.fit_to(self.node)
+
     def _resume(self, event: ev.Resumed) -> None:
         self.node = event.node
         self.roster.fit_to(self.node)
@@ -236,7 +241,7 @@ class RunState:
                 self._put(replace(sibling, estimate=estimate))
 
     def _most_on_device(self, needed: int) -> int:
-        return min(needed, max((device.memory for device in self.node.devices), default=0))
+        return min(needed, max((device.capacity for device in self.node.devices), default=0))
 
     def _learn(self, event: ev.Profiled) -> None:
         job = self.current(event.job, event.token)
@@ -370,6 +375,7 @@ def _grown(job: Job, outcome: Outcome) -> int:
 _CHANGES: dict[type, Callable[[RunState, Any], None]] = {
     ev.Began: RunState._begin,
     ev.Resumed: RunState._resume,
+    ev.DeviceSeen: RunState._see_device,
     ev.Submitted: RunState._submit,
     ev.QueueClosed: RunState._close_queue,
     ev.Interrupted: RunState._interrupt,

@@ -13,22 +13,30 @@ import pytest
 SOURCE = Path(__file__).parent / "nvml.c"
 HEADER = "nvidia-nvml-dev-cu12"
 
-#: A job: holds so many MiB of its GPU for so many seconds each, then lets go: ``SECONDS:MIB ...``.
-#: The GPU is the one that ``CUDA_VISIBLE_DEVICES`` names.
+#: Errors of ``nvml.h``: of one GPU, and of the library, which has lost the driver.
+GPU_IS_LOST, UNKNOWN = 15, 999
+
+#: A job: holds so many MiB of its GPU for so many seconds each, or until there is a file of that
+#: name, then lets go: ``SECONDS:MIB FILE:MIB ...``. The GPU is the one that ``CUDA_VISIBLE_DEVICES``
+#: names; with ``gpu=INDEX`` it picks another itself.
 JOB = """
 import os, pathlib, sys, time
 folder = pathlib.Path(os.environ["FAKE_NVML"])
 uuids = [line.split()[0] for line in (folder / "gpus").read_text().splitlines()]
-index = uuids.index(os.environ["CUDA_VISIBLE_DEVICES"])
+picks = [int(word[4:]) for word in sys.argv[1:] if word.startswith("gpu=")]
+index = picks[0] if picks else uuids.index(os.environ["CUDA_VISIBLE_DEVICES"])
 mine = folder / "held" / str(os.getpid())
 for word in sys.argv[1:]:
     if ":" not in word:
         continue
-    seconds, mib = word.split(":")
+    until, mib = word.split(":")
     part = mine.with_name("." + mine.name)
     part.write_text(f"{index} {int(mib) << 20}\\n")
     part.replace(mine)
-    time.sleep(float(seconds))
+    if until[0].isdigit():
+        time.sleep(float(until))
+    while not until[0].isdigit() and not os.path.exists(until):
+        time.sleep(0.02)
 mine.unlink()
 """
 
@@ -55,9 +63,16 @@ class FakeGpus:
         """Let a process hold memory of a GPU, bytes."""
         (self.folder / "held" / str(pid)).write_text(f"{index} {size}\n")
 
-    def lose(self) -> None:
-        """The GPUs answer no more."""
-        (self.folder / "broken").touch()
+    def lose(self, index: int | None = None, error: int = GPU_IS_LOST) -> None:
+        """The GPU, or all of them, answer no more."""
+        self._broken(index).write_text(f"{error}\n")
+
+    def find(self, index: int | None = None) -> None:
+        """They answer again."""
+        self._broken(index).unlink()
+
+    def _broken(self, index: int | None) -> Path:
+        return self.folder / ("broken" if index is None else f"broken.{index}")
 
 
 def build_library(folder: Path) -> Path:

@@ -4,8 +4,11 @@
  *
  *   gpus             a line per GPU: UUID, bytes of memory, name (which may have spaces)
  *   held/PID         a line per GPU that process PID holds memory of: index, bytes
- *   broken           if it is there, every question but the first fails as on a GPU that was lost
+ *   broken           if it is there, every question but the first fails
+ *   broken.INDEX     if it is there, the questions about that GPU fail
  *
+ * A file that says that something fails may hold the number of the error (nvml.h), else it is that
+ * of a lost GPU. With an error of the library itself (999) a new nvmlInit fails too.
  * Processes that are gone hold nothing. Compiled against the real header, so the signatures and
  * structures are those of the real library.
  */
@@ -32,15 +35,29 @@ static void path_of(char *into, size_t size, const char *name) {
   snprintf(into, size, "%s/%s", getenv("FAKE_NVML"), name);
 }
 
-static int is_broken(void) {
+/* The error in a file; NVML_SUCCESS where there is no such file. */
+static nvmlReturn_t error_in(const char *name) {
   char path[4096];
-  path_of(path, sizeof path, "broken");
-  return access(path, F_OK) == 0;
+  int number = NVML_ERROR_GPU_IS_LOST;
+  path_of(path, sizeof path, name);
+  FILE *file = fopen(path, "r");
+  if (!file) return NVML_SUCCESS;
+  if (fscanf(file, "%d", &number) != 1) number = NVML_ERROR_GPU_IS_LOST;
+  fclose(file);
+  return (nvmlReturn_t)number;
+}
+
+static nvmlReturn_t error_of(nvmlDevice_t device) {
+  char name[64];
+  nvmlReturn_t all = error_in("broken");
+  snprintf(name, sizeof name, "broken.%d", (int)((struct gpu *)device - gpus));
+  return all != NVML_SUCCESS ? all : error_in(name);
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
   char path[4096], line[512];
   if (!getenv("FAKE_NVML")) return NVML_ERROR_DRIVER_NOT_LOADED;
+  if (error_in("broken") == NVML_ERROR_UNKNOWN) return NVML_ERROR_UNKNOWN;
   path_of(path, sizeof path, "gpus");
   FILE *file = fopen(path, "r");
   if (!file) return NVML_ERROR_DRIVER_NOT_LOADED;
@@ -65,9 +82,8 @@ const char *nvmlErrorString(nvmlReturn_t result) {
 }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
-  if (is_broken()) return NVML_ERROR_GPU_IS_LOST;
   *count = gpu_count;
-  return NVML_SUCCESS;
+  return error_in("broken");
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
@@ -137,7 +153,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
                                                      nvmlProcessInfo_t *infos) {
   unsigned int gpu = (unsigned int)((struct gpu *)device - gpus);
   unsigned long long total;
-  if (is_broken()) return NVML_ERROR_GPU_IS_LOST;
+  if (error_of(device) != NVML_SUCCESS) return error_of(device);
   unsigned int found = each_process(gpu, infos, *count, &total);
   nvmlReturn_t result = found > *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
   *count = found;
@@ -147,7 +163,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
   struct gpu *one = (struct gpu *)device;
   unsigned long long total;
-  if (is_broken()) return NVML_ERROR_GPU_IS_LOST;
+  if (error_of(device) != NVML_SUCCESS) return error_of(device);
   each_process((unsigned int)(one - gpus), NULL, 0, &total);
   memory->total = one->memory;
   memory->used = total;

@@ -1,6 +1,6 @@
 """What this machine has, and what processes use of it."""
 
-from rmixer.monitor.gpus import GpuMemoryMeter
+from rmixer.monitor.gpus import GpuMeter, GpuReading
 from rmixer.monitor.machine import (
     discover_gpus,
     discover_node,
@@ -21,7 +21,8 @@ from rmixer.monitor.usage import Counters, TreeMeter, TreeSample, own_memory, sa
 
 __all__ = [
     "Counters",
-    "GpuMemoryMeter",
+    "GpuMeter",
+    "GpuReading",
     "ProcessFinder",
     "ProcessInfo",
     "TreeMeter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -12,7 +13,10 @@ from typing import Any
 from rmixer.errors import UsageError
 from rmixer.model import Device, Node
 from rmixer.monitor.cgroups import cpu_quota, memory_left
+from rmixer.monitor.gpus import GpuReading, read_handle
 from rmixer.resources import KIB, MIB
+
+logger = logging.getLogger(__name__)
 
 #: Left to everything that is not a job: the runner, its shims, other people's processes.
 MEMORY_MARGIN = 0.05
@@ -77,7 +81,11 @@ def memory_available(*, proc: str = "/proc", sys: str = "/sys") -> int:
 
 
 def discover_gpus() -> tuple[Device, ...]:
-    """The NVIDIA GPUs of this machine by the driver's library; none where there is no driver."""
+    """The NVIDIA GPUs of this machine by the driver's library; none where there is no driver.
+
+    One that does not say which it is, is left out with a warning. One that does, but whose memory
+    cannot be read, is there and closed: it may answer again.
+    """
     import pynvml  # noqa: PLC0415 - only where a machine is looked at
 
     try:
@@ -85,7 +93,8 @@ def discover_gpus() -> tuple[Device, ...]:
     except pynvml.NVMLError:
         return ()
     try:
-        return tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(device for device in found if device is not None)
     except pynvml.NVMLError:  # a driver that answers no more: no GPU can be used either
         return ()
     finally:
@@ -109,13 +118,25 @@ def measure_memory_bandwidth() -> float:
     return 2 * _COPY_BYTES / best
 
 
-def _gpu(library: Any, index: int) -> Device:
-    handle = library.nvmlDeviceGetHandleByIndex(index)
+def _gpu(library: Any, index: int) -> Device | None:
+    try:
+        handle = library.nvmlDeviceGetHandleByIndex(index)
+        id = _decode(library.nvmlDeviceGetUUID(handle))  # noqa: A001
+        kind = _decode(library.nvmlDeviceGetName(handle))
+    except library.NVMLError as error:
+        logger.warning("GPU %d is left out, it does not answer: %s", index, error)
+        return None
+    try:
+        reading = read_handle(library, handle)
+    except library.NVMLError as error:
+        reading = GpuReading(problem=str(error))
     return Device(
-        id=_decode(library.nvmlDeviceGetUUID(handle)),
-        kind=_decode(library.nvmlDeviceGetName(handle)),
+        id=id,
+        kind=kind,
         index=index,
-        memory=int(library.nvmlDeviceGetMemoryInfo(handle).free),
+        memory=reading.free,
+        foreign=reading.capacity - reading.free,
+        closed=f"GPU {index} cannot be read: {reading.problem}" if reading.problem else "",
     )
 
 

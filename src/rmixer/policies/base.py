@@ -26,6 +26,7 @@ from rmixer.model import (
     Reason,
 )
 from rmixer.policies.ledger import Ledger, core_share
+from rmixer.resources import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class Plan:
         self.rebooked: dict[str, Placement] = {}
         self.waits: dict[str, Reason] = {}
         self.memo: object = snapshot.memo
+        self._devices = {d.id: d for d in snapshot.node.devices}
         kept = snapshot.ledger or Ledger(snapshot.node, snapshot.active)
         self._ledger = kept.fork()
 
@@ -170,15 +172,17 @@ class Plan:
 
     def lacks(self, placement: Placement) -> Reason | None:
         """Why a placement does not fit now, with numbers, or None if it does."""
-        if placement.device not in self.free_device_memory:
-            return Reason("DeviceDrained", detail=placement.device)
+        device = self._devices.get(placement.device)
+        if device is None or device.closed:
+            return Reason("DeviceDrained", detail=device.closed if device else placement.device)
         if self.free_places[placement.device] < 1:
             return Reason("Policy", detail=f"all places of {placement.device} are taken")
         if placement.memory > self.free_memory:
             return Reason("HostMemory", placement.memory, self.free_memory)
         free_device = self.free_device_memory[placement.device]
         if placement.device_memory > free_device:
-            return Reason("GpuMemory", placement.device_memory, free_device)
+            others = f"others hold {format_bytes(device.foreign)}" if device.foreign else ""
+            return Reason("GpuMemory", placement.device_memory, free_device, others)
         if placement.cpu > self.free_cpu:
             return Reason("Cpu", placement.cpu, max(0.0, self.free_cpu))
         return self._core_that_lacks(placement) or self._other_that_lacks(placement)
@@ -248,23 +252,31 @@ def eligible_devices(spec: JobSpec, node: Node) -> tuple[Device, ...]:
 
 
 def pick_device(plan: Plan, job: Job) -> Device:
-    """The CPU if the job may use it, else the GPU it may use with the most free memory."""
+    """The CPU if the job may use it, else the open GPU it may use with the most free memory."""
     devices = eligible_devices(job.spec, plan.snapshot.node)
     if not devices:
         return Device(id=job.spec.device, kind="absent")
     for device in devices:
         if device.kind == CPU:
             return device
-    return max(devices, key=lambda d: plan.free_device_memory[d.id])
+    return max(devices, key=lambda d: (not d.closed, plan.free_device_memory[d.id]))
 
 
 def device_memory(device: Device, job: Job) -> int:
-    """What a job books on a device: its estimate; the whole of it where there is none."""
-    return 0 if device.kind == CPU else job.estimate.device_memory or device.memory
+    """What a job books on a device: its estimate; the whole of it where there is none.
+
+    All that others leave of it is the whole; where that is less than half, the job waits for half.
+    """
+    if device.kind == CPU:
+        return 0
+    return job.estimate.device_memory or max(device.memory, device.capacity // 2)
 
 
 def never_fits(spec: JobSpec, estimate: Estimate, node: Node) -> Reason | None:
-    """Why a job could not run on the node even alone, with numbers, or None if it could."""
+    """Why a job could not run on the node even alone, with numbers, or None if it could.
+
+    What others hold of a GPU may become free; one whose memory is not known may have enough.
+    """
     devices = eligible_devices(spec, node)
     if not devices:
         gpus = sum(d.kind != CPU for d in node.devices)
@@ -276,8 +288,8 @@ def never_fits(spec: JobSpec, estimate: Estimate, node: Node) -> Reason | None:
         return Reason("Cpu", spec.threads, len(node.cores))
     if estimate.memory > node.memory:
         return Reason("HostMemory", estimate.memory, node.memory)
-    largest = max(d.memory for d in devices)
-    if all(d.kind != CPU for d in devices) and estimate.device_memory > largest:
+    largest = max(d.capacity for d in devices)
+    if all(d.kind != CPU and d.capacity for d in devices) and estimate.device_memory > largest:
         return Reason("GpuMemory", estimate.device_memory, largest)
     return None
 

@@ -19,11 +19,14 @@ LABELS = ("compute", "memory", "low")
 
 
 def devices_of(job: Job, node: Node) -> tuple[Device, ...]:
-    """The devices that a job may use and has a profile for; all it may use where it has none."""
+    """The devices that a job may use and has a profile for; all it may use where it has none.
+
+    Those that take no job now only where there are no others.
+    """
     devices = eligible_devices(job.spec, node)
-    if not job.profiles:
-        return devices
-    return tuple(device for device in devices if device.kind in job.profiles)
+    if job.profiles:
+        devices = tuple(device for device in devices if device.kind in job.profiles)
+    return tuple(device for device in devices if not device.closed) or devices
 
 
 def profile_on(job: Job, kind: str) -> Profile | None:
@@ -79,7 +82,7 @@ def label(job: Job) -> str:
 
 def booked_memory(job: Job, device: Device, margin: float) -> int:
     """What a rule with a margin books for a job on a device; never more than the device has."""
-    return min(math.ceil(margin * device_memory(device, job)), device.memory)
+    return min(math.ceil(margin * device_memory(device, job)), device.capacity)
 
 
 @dataclass(slots=True)

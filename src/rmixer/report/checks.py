@@ -10,15 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from rmixer.launch import cage
 from rmixer.model import JobSpec, Node
+from rmixer.report.check import Check
+from rmixer.report.gpu_checks import gpu_checks
 from rmixer.resources import KIB, MIB, format_bytes
-
-State = Literal["ok", "missing", "problem"]
 
 #: Containers often have 64 MiB, which one batch of a loader's worker can fill.
 SMALL_SHM = 512 * MIB
@@ -39,36 +37,13 @@ print(json.dumps(found))
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: what.
-        state: ``ok``; ``missing``: jobs do without; ``problem``: some jobs cannot run like that.
-        found: what there is.
-        follows: what that means for jobs.
-        mend: what to do about it; empty where nothing is to be done.
-    """
-
-    name: str
-    state: State
-    found: str
-    follows: str = ""
-    mend: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-
 def all_checks(node: Node, jobs: Sequence[JobSpec] = ()) -> list[Check]:
     """Everything, and the interpreters of these jobs."""
     checks: list[Callable[[], Check]] = [
         driver, lambda: cores(node), lambda: memory(node), hierarchy, memory_cage, processes,
         shared_memory, open_files,
     ]  # fmt: skip
-    return [*(check() for check in checks), *interpreters(jobs)]
+    return [*(check() for check in checks), *gpu_checks(node), *interpreters(jobs)]
 
 
 def driver() -> Check:

@@ -101,6 +101,7 @@ def document_of(
         "sum_of_rates": telemetry.time_average(telemetry.rates_curve(samples), end),
         "rates": _rates(history),
         "devices": _devices(history, samples, end),
+        "warnings": history.remarks,
         "jobs": jobs,
     }
     safe: dict[str, Any] = json_safe(document)
@@ -264,8 +265,11 @@ def _gpu(
         "kind": device.kind,
         "cores": [],
         "utilisation": {"booked": used / end if end > 0 else None, "busy": None},
+        "sharing": device.sharing,
+        "closed": device.closed or None,
         "memory": {
             "capacity_bytes": device.memory,
+            "foreign_bytes": device.foreign,
             "reserved_peak_bytes": int(reserved or 0),
             "measured_peak_bytes": telemetry.peak(held),
         },

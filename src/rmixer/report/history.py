@@ -12,6 +12,7 @@ from typing import Any
 
 from rmixer import events as ev
 from rmixer.errors import StorageError
+from rmixer.health import remark
 from rmixer.model import (
     Attempt,
     Estimate,
@@ -117,6 +118,7 @@ class History:
     state: RunState
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     resumed: list[Moment] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     last: Moment = Moment(0.0, 0.0)
 
     @property
@@ -148,8 +150,18 @@ class History:
                 self.jobs[job].attempts.append(record)
             case ev.Ended(job=job):
                 self.jobs[job].ended = when
+            case ev.DeviceSeen() | ev.Strayed():
+                self._remark(event)
             case _:
                 self._apply_to_attempt(event, when)
+
+    def _remark(self, event: ev.DeviceSeen | ev.Strayed) -> None:
+        """Keep what people should know of the run's devices, each thing once."""
+        attempt = self._attempt(event)
+        job = self.jobs[event.job].spec.name if isinstance(event, ev.Strayed) else ""
+        text = remark(event, self.node, job, attempt.placement.device if attempt else "")
+        if text and text not in self.remarks:
+            self.remarks.append(text)
 
     def _apply_to_attempt(self, event: ev.Event, when: Moment) -> None:
         attempt = self._attempt(event)

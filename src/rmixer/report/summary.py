@@ -23,6 +23,7 @@ _METRICS = 4
 def render_summary(document: dict[str, Any]) -> str:
     """The summary of a run as plain text."""
     blocks = [[headline(document)], _figures(document), _table(document), *_failures(document)]
+    blocks.append([f"warning: {one_line(text)}" for text in document["warnings"]])
     directory = document["run"]["directory"]
     if directory is not None:
         blocks.append([f"report: {RunPaths(Path(directory)).report_html}"])

@@ -132,7 +132,7 @@ def _unknown_on_gpus(
         kind = devices[0].kind
         target = Target(
             device=kind,
-            device_memory=max(device.memory for device in devices),
+            device_memory=max(device.capacity for device in devices),
             host_memory=node.memory,
             context=context_of(store.context(context_key(kind))),
         )
@@ -236,7 +236,7 @@ def _with_device(
     gpus = [device for device in eligible_devices(spec, node) if device.kind != CPU]
     if not gpus:
         return replace(estimate, device_memory=spec.gpu_memory or 0)
-    most = max(device.memory for device in gpus)
+    most = max(device.capacity for device in gpus)
     peak = store.device_peak(spec.signature, spec.family)
     expected, source, needed = 0, "", 0
     if peak is not None:

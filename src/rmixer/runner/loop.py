@@ -19,6 +19,7 @@ from rmixer.dispatcher import Dispatcher
 from rmixer.errors import RmixerError
 from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, Executor, LostEnd
 from rmixer.execute.outcome import cage_peak
+from rmixer.health import remark
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
 from rmixer.log import EventLog, SampleLog
 from rmixer.model import Active, Estimate, Job, Outcome, Placement, StateName
@@ -174,7 +175,7 @@ class Loop:
     def _look(self) -> None:
         now = self.now()
         self._look_at = now + SAMPLE_SECONDS
-        look = self._watcher.look(now, self.executor.roots())
+        look = self._watcher.look(now, self.executor.roots(), self.state.node.devices)
         self._add_rates(look.sample["jobs"])
         wall = time.time()
         news: list[ev.Observed] = []
@@ -188,6 +189,7 @@ class Loop:
             job = self._job_of(token)
             news.append(ev.Progressed(at=now, wall=wall, job=job, token=token, progress=progress))
         news += self._measured(look, now, wall)
+        news += self._of_devices(look, now, wall)
         if now - self._sampled_at >= SAMPLE_LOG_SECONDS:
             self._sampled_at = now
             self._samples.append(look.sample)
@@ -207,6 +209,29 @@ class Loop:
             yield ev.Measured(
                 at=now, wall=wall, device=company.device, jobs=jobs, seconds=company.seconds
             )
+
+    def _of_devices(self, look: Look, now: float, wall: float) -> Iterator[ev.Observed]:
+        """What has changed about GPUs, and who has picked one for itself."""
+        for one in look.devices:
+            yield ev.DeviceSeen(
+                at=now, wall=wall, device=one.device, problem=one.problem,
+                capacity=one.capacity, foreign=one.foreign, processes=one.processes,
+            )  # fmt: skip
+        for stray in look.strays:
+            yield ev.Strayed(
+                at=now, wall=wall, job=self._job_of(stray.token), token=stray.token,
+                device=stray.device, memory=stray.memory,
+            )  # fmt: skip
+
+    def _say(self, event: ev.Event) -> None:
+        """Tell people at once what the report will tell them of GPUs."""
+        if not isinstance(event, ev.DeviceSeen | ev.Strayed):
+            return
+        job = self.state.jobs.get(event.job) if isinstance(event, ev.Strayed) else None
+        placed = job.state.attempt.placement.device if job and isinstance(job.state, Active) else ""
+        text = remark(event, self.state.node, job.spec.name if job else "", placed)
+        if text:
+            logger.warning("%s", text)
 
     def _add_rates(self, lines: dict[str, Any]) -> None:
         """Put the predicted rate of each job whose use is known into its line."""
@@ -354,6 +379,7 @@ class Loop:
                 self.store.keep_error(key, source, expected, measured, wall)
 
     def _tell(self, event: ev.Event) -> None:
+        self._say(event)
         if self._on_event is not None:
             self._on_event(event, self.state)
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from rmixer.estimate.contexts import STATED_CONTEXT
 from rmixer.launch.page import PHASES, read_progress
-from rmixer.model import CPU, Placement, Profile, Progress
+from rmixer.model import CPU, Device, Placement, Profile, Progress
 from rmixer.monitor import (
-    GpuMemoryMeter,
     ProcessFinder,
     TreeMeter,
     TreeSample,
@@ -19,6 +18,7 @@ from rmixer.monitor import (
 )
 from rmixer.paths import AttemptPaths
 from rmixer.profile.live import LiveProfiler, Sighting
+from rmixer.runner.devices import DeviceNews, DeviceWatch, Stray, Tenant
 from rmixer.runner.rates import CompanyPace, RateMeter, Seen
 
 #: A job is told to have outgrown its reservation at this share of it.
@@ -88,7 +88,7 @@ class Watched:
     samples_per_second: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Look:
     """What one look at all running jobs showed.
 
@@ -98,6 +98,8 @@ class Look:
         grown: (token, bytes) of jobs that outgrew their reservation.
         progress: (token, progress), now and then.
         paces: of companies that were watched long enough.
+        devices: GPUs of which something has changed.
+        strays: attempts that were found on a GPU that they were not placed on.
     """
 
     sample: dict[str, Any]
@@ -105,6 +107,8 @@ class Look:
     grown: list[tuple[str, int]]
     progress: list[tuple[str, Progress]]
     paces: list[CompanyPace] = field(default_factory=list)
+    devices: list[DeviceNews] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
 
 
 class Watcher:
@@ -117,7 +121,7 @@ class Watcher:
     def __init__(self, memory_bandwidth: float = 0.0) -> None:
         self._bandwidth = memory_bandwidth
         self._finder = ProcessFinder()
-        self._gpus = GpuMemoryMeter()
+        self._devices = DeviceWatch()
         self._rates = RateMeter()
         self._watched: dict[str, Watched] = {}
 
@@ -153,14 +157,25 @@ class Watcher:
 
     def close(self) -> None:
         """Let go of the driver's library."""
-        self._gpus.close()
+        self._devices.close()
 
-    def look(self, at: float, roots: Mapping[str, int]) -> Look:
-        """Look at every attempt now. ``roots`` has the process to walk down from, per token."""
+    def look(self, at: float, roots: Mapping[str, int], devices: Sequence[Device] = ()) -> Look:
+        """Look at every attempt now, and at the GPUs of the run.
+
+        Args:
+            at: seconds since the run began.
+            roots: the process to walk down from, per token.
+            devices: of the run's node, as they were last seen.
+        """
+        readings = self._devices.read(devices)
         trees = self._finder.trees(roots.values())
         look = Look({"at": round(at, 3), "jobs": {}, "node": {}}, [], [], [])
-        devices = {watched.placement.device for watched in self._watched.values()} - {CPU}
-        held = {device: self._gpus.by_process(device) for device in sorted(devices)}
+        held = {device: reading.processes for device, reading in readings.items()}
+        tenants = [
+            Tenant(token, watched.placement, frozenset(trees.get(roots.get(token, -1), [])))
+            for token, watched in self._watched.items()
+        ]
+        look.devices, look.strays = self._devices.compare(devices, readings, tenants)
         cpu, rss = 0.0, 0
         seen: dict[str, Seen] = {}
         for token, watched in self._watched.items():
