@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import pages
 from rmixer.data import cache, schema
 from rmixer.data.dataset import Dataset, shuffled
 from rmixer.data.info import DataInfo
@@ -39,7 +40,6 @@ from rmixer.train import optimizers
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "torchrec.json"
 DOCS = HERE.parent / "docs" / "training.md"
-BEGIN, END = "<!-- torchrec: begin -->", "<!-- torchrec: end -->"
 TABLE_ROWS, DIM, LR = 100_000, 16, 0.02
 SIZES = {256: 100, 2048: 30}  # steps of a round by batch size
 
@@ -63,9 +63,7 @@ def main() -> None:
         "cases": cases,
     }
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    DOCS.write_text(f"{before}{BEGIN}\n{table(document)}\n{END}{rest.partition(END)[2]}")
+    pages.put(DOCS, "torchrec", table(document))
     print(table(document))
 
 

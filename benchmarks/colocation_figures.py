@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+import pages
 from rmixer.interference import Correction, host_sharing, predict_rates
 from rmixer.model import Node, Profile
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, PLOT = ROOT / "docs" / "interference.md", ROOT / "docs" / "interference.svg"
-BEGIN, END = "<!-- machine: begin -->", "<!-- machine: end -->"
 #: Goals for the mean error of single rates: of the prediction, and after online correction.
 GOAL, CORRECTED_GOAL, SPREADS = 0.12, 0.10, 1.5
 
@@ -194,11 +194,8 @@ def table(document: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 def write_page(document: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Put table and plot into the page."""
     PLOT.write_text(plot(found["sets"]))
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
     image = "![predicted against measured rates](interference.svg)"
-    inside = f"{BEGIN}\n{table(document, found)}\n\n{image}\n{END}"
-    DOCS.write_text(f"{before}{inside}{rest.partition(END)[2]}")
+    pages.put(DOCS, "machine", f"{table(document, found)}\n\n{image}")
 
 
 def plot(sets: Sequence[Mapping[str, Any]], side: int = 360, margin: int = 44) -> str:

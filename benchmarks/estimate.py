@@ -27,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pages
 from rmixer.estimate.estimator import Estimator, Target, job_like_environment
 from rmixer.estimate.host import train_once
 from rmixer.estimate.quantiles import MISS, upper_factor
@@ -43,7 +44,6 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "estimate.json"
 ERRORS = ROOT / "src" / "rmixer" / "estimate" / "errors.json"
 DOCS = ROOT / "docs" / "memory.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 STEPS = 8
 BATCH_SIZES = (512, 2048, 8192)
 #: Rows of data and of the largest table: the tables have some 20k to 2M rows together.
@@ -256,10 +256,7 @@ def write_documents(document: Mapping[str, Any]) -> None:
         errors.setdefault(row["source"], []).append(round(ratio, 4))
     kept = {"measured": f"{document['machine']}, {document['date']}", "errors": errors}
     ERRORS.write_text(json.dumps(kept, indent=1) + "\n")
-    text = DOCS.read_text()
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    DOCS.write_text(f"{head}{BEGIN}\n{table(document)}\n{END}{tail}")
+    pages.put(DOCS, "table", table(document))
 
 
 def table(document: Mapping[str, Any]) -> str:

@@ -24,12 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import pages
+from plain_models import RowwiseAdagrad
 from rmixer.train import optimizers
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "exactness.json"
 DOCS = ROOT / "docs" / "training.md"
-BEGIN, END = "<!-- exactness: begin -->", "<!-- exactness: end -->"
 ROWS, WIDTH, STEPS, LR = 500, 8, 200, 0.003
 
 Optimizers = list[torch.optim.Optimizer]
@@ -50,21 +51,6 @@ class Net(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.head(self.table(rows)).squeeze(1)
-
-
-class RowwiseAdagrad(torch.optim.Optimizer):
-    """``s += mean(g g)`` per row, ``w -= lr g / (sqrt(s) + eps)``, over the whole table."""
-
-    def __init__(self, params: list[nn.Parameter], lr: float, eps: float = 1e-10) -> None:
-        super().__init__(params, {"lr": lr, "eps": eps})
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group in self.param_groups:
-            for param in group["params"]:
-                sums = self.state[param].setdefault("s", torch.zeros_like(param[:, :1]))
-                sums += (param.grad * param.grad).mean(1, keepdim=True)
-                param.sub_(group["lr"] * param.grad / (sums.sqrt() + group["eps"]))
 
 
 #: Ours by name, and what torch calls it; the flag asks for the fused kernel.
@@ -181,10 +167,7 @@ def main() -> None:
         print(json.dumps(document))
         return
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCS.write_text(f"{before}{BEGIN}\n{table(document)}\n{END}{after}")
+    pages.put(DOCS, "exactness", table(document))
     print(table(document))
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+import pages
 from rmixer.interference import (
     Correction,
     Pairs,
@@ -45,7 +46,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACES = Path(os.environ.get("RMIXER_TRACES", ROOT.parent / "shared" / "traces"))
 RESULTS = Path(__file__).resolve().parent / "results" / "interference.json"
 DOCS = ROOT / "docs" / "interference.md"
-BEGIN, END = "<!-- published: begin -->", "<!-- published: end -->"
 GPUS = ("v100", "p100", "k80")
 #: Goals for the mean error of unseen pairs, and with no fitting at all: single rates, their sum.
 GOALS = {"v100": 0.067, "p100": 0.075, "k80": 0.039}
@@ -306,9 +306,7 @@ def main() -> int:
         print(json.dumps(document))
     else:
         RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-        text = DOCS.read_text()
-        before, _, rest = text.partition(BEGIN)
-        DOCS.write_text(f"{before}{BEGIN}\n{tables(document)}\n{END}{rest.partition(END)[2]}")
+        pages.put(DOCS, "published", tables(document))
         print(tables(document))
     return 1 if document["missed"] else 0
 

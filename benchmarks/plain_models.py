@@ -130,4 +130,19 @@ class PlainDCNv2(nn.Module):
         self.head.load_state_dict(ours.head.state_dict())
 
 
+class RowwiseAdagrad(torch.optim.Optimizer):
+    """``s += mean(g g)`` per row, ``w -= lr g / (sqrt(s) + eps)``, over the whole table."""
+
+    def __init__(self, params: list[nn.Parameter], lr: float, eps: float = 1e-10) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for param in group["params"]:
+                sums = self.state[param].setdefault("s", torch.zeros_like(param[:, :1]))
+                sums += (param.grad * param.grad).mean(1, keepdim=True)
+                param.sub_(group["lr"] * param.grad / (sums.sqrt() + group["eps"]))
+
+
 PLAIN = {"dlrm": PlainDLRM, "deepfm": PlainDeepFM, "dcn_v2": PlainDCNv2}

@@ -32,6 +32,7 @@ import scipy.sparse as sp
 import torch
 from sklearn.linear_model import LogisticRegression
 
+import pages
 from quality_cases import CENSUS, PLANTED, ROOT, SEED, Case
 from rmixer.data import cache, schema
 from rmixer.data.dataset import Dataset
@@ -43,7 +44,6 @@ from rmixer.train.metrics import auc
 
 RESULTS = ROOT / "benchmarks" / "results" / "quality.json"
 DOCS = ROOT / "docs" / "models.md"
-BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
 SHARE_GOAL = 0.90
 CENSUS_GOAL, CENSUS_MODELS = 0.912, 3
 SMOKE_ROWS = 4000
@@ -220,10 +220,7 @@ def tables(document: Mapping[str, Any]) -> str:
 
 def write_tables(document: Mapping[str, Any]) -> None:
     """Put the figures into the page."""
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCS.write_text(f"{before}{BEGIN}\n{tables(document)}\n{END}{after}")
+    pages.put(DOCS, "quality", tables(document))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pages
 from rmixer.data import cache, schema
 from rmixer.data.generate import write
 from rmixer.data.generated import sizes_of
@@ -36,7 +37,6 @@ from rmixer.data.generated import sizes_of
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "reading.json"
 DOCS = ROOT / "docs" / "data.md"
-BEGIN, END = "<!-- reading: begin -->", "<!-- reading: end -->"
 zstd = importlib.import_module(
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 )
@@ -200,10 +200,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 def write_table(document: Mapping[str, Any]) -> None:
     """Put the figures into the page."""
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCS.write_text(f"{before}{BEGIN}\n{table(document)}\n{END}{after}")
+    pages.put(DOCS, "reading", table(document))
 
 
 if __name__ == "__main__":
