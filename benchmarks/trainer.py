@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+import pages
 from plain_models import PLAIN, TsvRows
 from rmixer.data import cache, schema
 from rmixer.data.dataset import Dataset, shuffled
@@ -43,7 +44,6 @@ from rmixer.train import optimizers
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "trainer.json"
 DOCS = ROOT / "docs" / "training.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 LR = 0.001
 TABLE_ROWS = 100_000
 SEEDS = (0, 1, 2)
@@ -312,10 +312,7 @@ def write_table(document: Mapping[str, Any]) -> None:
             f"{goal} | {apart['float64']:.1e} "
             f"| {apart['ours_from_float64']:.1e}, {apart['torch_from_float64']:.1e} |"
         )
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCS.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}")
+    pages.put(DOCS, "table", "\n".join(lines))
 
 
 if __name__ == "__main__":
