@@ -28,7 +28,7 @@ from rmixer.estimate.timeline import gpu_peak, host_peak, sum_costs, why_not
 from rmixer.execute.environment import launched, thread_settings
 from rmixer.execute.logtail import last_line
 from rmixer.launch import cage, shim
-from rmixer.launch.page import read_progress
+from rmixer.launch.pages import JobPages
 from rmixer.model import JobSpec
 from rmixer.monitor import descendants, sample_tree, usable_memory
 from rmixer.resources import format_bytes
@@ -139,10 +139,11 @@ def _probed(
     job: JobSpec, environment: Mapping[str, str], folder: Path, limit_seconds: float, room: int
 ) -> dict[str, Any]:
     page = folder / "progress"
+    pages = JobPages(str(page))
     began = time.monotonic()
 
     def enough() -> bool:
-        seen = read_progress(str(page))
+        seen = pages.read()
         if seen is None:  # nothing that steps: no torch, as yet
             return time.monotonic() - began > PROBE_SECONDS
         return bool(seen["step"] >= PROBE_STEPS)
@@ -156,7 +157,7 @@ def _probed(
         return {"error": failure, "failure": failure}
     if not ended.peak_bytes:
         return {"error": "its probe ended before it could be looked at"}
-    seen = read_progress(str(page))
+    seen = pages.read()
     seconds = f"{time.monotonic() - began:.0f} s"
     how = f"{seconds}, {seen['step']} steps" if seen else f"{seconds}, no step of torch seen"
     return {"probe": ended.peak_bytes, "notes": [f"probed for {how}; it may need more later"]}

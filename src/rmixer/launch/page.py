@@ -1,18 +1,22 @@
-"""The progress page: one small file, mapped by the job that writes and the runner that reads.
+"""The progress page: one small file, mapped by the process that writes and the runner that reads.
 
 A fixed little-endian record, so that a job in any Python can write it and a reader needs no parser.
 The writer bumps ``sequence`` to an odd number before it changes fields and to an even one after; a
-reader that sees an odd or changed number tries again (a seqlock). A step costs well under 5 us.
+reader that sees an odd or changed number tries again (a seqlock). To publish costs about a
+microsecond, so that it is done in every step: whatever ends a process, its last step is there.
 """
 
 import mmap
 import os
 import struct
 import time
+from operator import attrgetter
 from typing import Any, Dict, Optional
 
-MAGIC = b"RMIXPG01"
+MAGIC = b"RMIXPG02"
 SIZE = 4096
+#: Beside the page of a job: one of its processes has it.
+CLAIM_SUFFIX = ".claim"
 
 #: What a job is doing. Order matters: it only ever grows, except TRAINING <-> EVALUATING.
 STARTING, LOADING, TRAINING, EVALUATING, SAVING, DONE = range(6)
@@ -36,12 +40,15 @@ _FIELDS = (
     ("device_reserved_bytes", "q"),  # now
     ("device_reserved_peak_bytes", "q"),
     ("device_allocated_peak_bytes", "q"),
+    ("told", "q"),  # 1: the program says itself how far it is; 0: its steps are counted
+    ("group", "q"),  # the same in all processes that train one model together; 0: it trains alone
 )
 _NAMES = tuple(name for name, _ in _FIELDS)
 _RECORD = struct.Struct("<8sq" + "".join(code for _, code in _FIELDS))
 _BODY = struct.Struct("<" + "".join(code for _, code in _FIELDS))
 _SEQUENCE = struct.Struct("<q")
 _BODY_AT = len(MAGIC) + _SEQUENCE.size
+_values = attrgetter(*_NAMES)
 
 
 class ProgressWriter:
@@ -67,6 +74,8 @@ class ProgressWriter:
         self.device_reserved_bytes: int
         self.device_reserved_peak_bytes: int
         self.device_allocated_peak_bytes: int
+        self.told: int
+        self.group: int
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, SIZE)
@@ -84,13 +93,28 @@ class ProgressWriter:
         self._sequence += 1
         self._page[: len(MAGIC)] = MAGIC
         _SEQUENCE.pack_into(self._page, len(MAGIC), self._sequence)
-        _BODY.pack_into(self._page, _BODY_AT, *[getattr(self, name) for name in _NAMES])
+        _BODY.pack_into(self._page, _BODY_AT, *_values(self))
         self._sequence += 1
         _SEQUENCE.pack_into(self._page, len(MAGIC), self._sequence)
 
     def close(self) -> None:
         """Unmap the page; the file stays for readers."""
         self._page.close()
+
+
+def claim(path: str) -> str:
+    """The page that this process may write: ``path`` for the first of a job that asks.
+
+    Each further process has one beside it, with its pid behind. Where nobody can ask, it is
+    ``path``.
+    """
+    try:
+        os.close(os.open(path + CLAIM_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        return "%s.%d" % (path, os.getpid())
+    except OSError:
+        pass
+    return path
 
 
 def read_progress(path: str) -> Optional[Dict[str, Any]]:

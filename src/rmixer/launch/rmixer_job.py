@@ -29,7 +29,6 @@ from typing import Any, Dict, Iterator, Optional, Type
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRESS, RESULT, CHECKPOINT = "RMIXER_PROGRESS", "RMIXER_RESULT", "RMIXER_CHECKPOINT"
-PUBLISH_SECONDS = 0.05
 
 
 def job() -> "Job":
@@ -168,7 +167,7 @@ class _Page:
         self.path = path
         self.counts: Dict[str, int] = {}
         self._writer: Any = None
-        self._published = 0.0
+        self._pid = 0  # of the process that has opened it
 
     def show(self, counts: Dict[str, int], loss: Optional[float]) -> None:
         if "samples" in counts:
@@ -178,43 +177,40 @@ class _Page:
         writer = self._open()
         if writer is None:
             return
-        now = time.time()
-        if not writer.first_step_at:
-            writer.first_step_at = now
-        writer.phase = _load("page").TRAINING
         for name, value in counts.items():
             setattr(writer, name, value)
         if loss is not None:
             writer.loss = loss
-        if now - self._published > PUBLISH_SECONDS:
-            self._published = now
-            writer.publish()
+        writer.publish()
 
     def publish(self) -> None:
         if self._writer is not None:
             self._writer.publish()
 
     def _open(self) -> Any:
-        if self.path is None or self._writer is not None:
-            return self._writer
-        path, self.path = self.path, None
+        if self.path is not None and self._pid != os.getpid():  # a forked child has its own
+            self._pid = os.getpid()
+            self._writer = self._shared() or self._own(self.path)
+            if self._writer is not None:
+                self._begin(self._writer)
+        return self._writer
+
+    def _shared(self) -> Any:
         launcher = sys.modules.get("rmixer_launcher")
-        shared = launcher.writer_of_this_process() if launcher is not None else None
-        if shared is not None:
-            self._writer = shared
-            return shared
+        return launcher.writer_of_this_process() if launcher is not None else None
+
+    def _own(self, path: str) -> Any:
+        page = _load("page")
         try:
-            claim = os.open(path + ".claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            os.close(claim)
-        except FileExistsError:  # another process of the program has it
-            path = "%s.%d" % (path, os.getpid())
-        except OSError:
-            pass
-        try:
-            self._writer = _load("page").ProgressWriter(path)
+            return page.ProgressWriter(page.claim(path))
         except OSError as error:
             sys.stderr.write("rmixer: its steps are not shown: %s\n" % (error,))
-        return self._writer
+            return None
+
+    def _begin(self, writer: Any) -> None:
+        writer.told, writer.phase = 1, _load("page").TRAINING
+        if not writer.first_step_at:
+            writer.first_step_at = time.time()
 
 
 def _number(value: Any) -> float:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmixer.estimate.contexts import STATED_CONTEXT
-from rmixer.launch.page import PHASES, read_progress
+from rmixer.launch.page import PHASES
+from rmixer.launch.pages import JobPages
 from rmixer.model import CPU, Device, Placement, Profile, Progress
 from rmixer.monitor import (
     ProcessFinder,
@@ -79,6 +80,7 @@ class Watched:
     placement: Placement
     started_at: float
     profiler: LiveProfiler
+    pages: JobPages
     meter: TreeMeter = field(default_factory=TreeMeter)
     device: DevicePeak = field(default_factory=DevicePeak)
     process_peak: int = 0
@@ -130,7 +132,8 @@ class Watcher:
     ) -> None:
         """Begin to watch an attempt."""
         profiler = LiveProfiler(at, self._bandwidth)
-        self._watched[token] = Watched(job, token, paths, placement, at, profiler)
+        pages = JobPages(str(paths.progress))
+        self._watched[token] = Watched(job, token, paths, placement, at, profiler, pages)
 
     def rebook(self, token: str, placement: Placement) -> None:
         """The attempt's reservation has changed."""
@@ -150,7 +153,7 @@ class Watcher:
         if watched is None:
             return 0, 0
         if watched.placement.device != CPU:  # its last words, which may be later than the last look
-            watched.device.see(None, read_progress(str(watched.paths.progress)))
+            watched.device.see(None, watched.pages.read())
         seen, unseen = watched.meter.rss_peak_bytes, kernel_peak - watched.process_peak
         host = seen + unseen if seen and unseen > seen * UNSEEN_GROWTH else seen
         return host, watched.device.bytes
@@ -181,7 +184,7 @@ class Watcher:
         for token, watched in self._watched.items():
             pids = trees.get(roots.get(token, -1), [])
             sample = watched.meter.sample(pids)
-            page = read_progress(str(watched.paths.progress))
+            page = watched.pages.read()
             line = _line(watched, at, sample, page)
             if watched.placement.device in held:
                 line["device_bytes"] = _on_device(watched, held, pids, page)
