@@ -18,6 +18,7 @@ from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason
 from rmixer.policies.base import Plan, Policy, Snapshot, never_fits, placement_of
 from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
 from rmixer.policies.live import kind_of
+from rmixer.policies.veto import let_stranded_go_on
 from rmixer.roster import Jobs
 from rmixer.state import FREE_ATTEMPTS, RunState
 
@@ -322,10 +323,15 @@ class Dispatcher:
         roster = self.state.roster
         blocked = [job for job in roster.changed if job in roster.blocked]
         plan = self.policy.plan(snapshot)
+        let_stranded_go_on(plan, all_of_them=not getattr(self.policy, "suspends", False))
         self._memo = plan.memo
         roster.changed.clear()
+        for id, why in plan.suspended.items():  # noqa: A001
+            self._suspend(self.state.jobs[id], why, answer)
         for id, placement in plan.rebooked.items():  # noqa: A001
             self._rebook(self.state.jobs[id], placement, answer)
+        for id, placement in plan.continued.items():  # noqa: A001
+            self._go_on(self.state.jobs[id], placement, answer)
         for id, placement in plan.starts.items():  # noqa: A001
             self._place(self.state.jobs[id], placement, answer)
         shut = roster.ready if any(d.closed for d in self.state.node.devices) else ()
@@ -344,6 +350,22 @@ class Dispatcher:
         for _, id, reason in sorted(news, key=lambda one: one[0]):  # noqa: A001
             waiting = ev.Waiting(at=answer.at, wall=answer.wall, job=id, reason=reason)
             self._decide(waiting, answer)
+
+    def _suspend(self, job: Job, reason: Reason, answer: _Answer) -> None:
+        assert isinstance(job.state, Active)
+        suspended = ev.Suspended(
+            at=answer.at, wall=answer.wall, job=job.id, token=job.state.attempt.token,
+            reason=reason,
+        )  # fmt: skip
+        self._decide(suspended, answer)
+
+    def _go_on(self, job: Job, placement: Placement, answer: _Answer) -> None:
+        assert isinstance(job.state, Active)
+        continued = ev.Continued(
+            at=answer.at, wall=answer.wall, job=job.id, token=job.state.attempt.token,
+            placement=placement,
+        )  # fmt: skip
+        self._decide(continued, answer)
 
     def _place(self, job: Job, placement: Placement, answer: _Answer) -> None:
         assert self.state.began is not None
@@ -403,8 +425,9 @@ class Dispatcher:
         began = self.state.began
         if job.state.stopping is not None:
             return job.state.since + (began.grace_seconds if began else 0.0)
-        if job.spec.timeout_seconds is not None:
-            return job.state.attempt.started_at + job.spec.timeout_seconds
+        if job.spec.timeout_seconds is not None and job.state.name != StateName.SUSPENDED:
+            attempt = job.state.attempt
+            return attempt.started_at + attempt.suspended_seconds + job.spec.timeout_seconds
         return None
 
     def _ask_for_wake(self, answer: _Answer) -> None:

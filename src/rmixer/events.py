@@ -279,6 +279,30 @@ class Rebooked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended:
+    """Order: let this attempt stand still. It keeps its memory and gives up its cores."""
+
+    at: float
+    wall: float
+    job: str
+    token: str
+    reason: Reason
+    type: Literal["suspended"] = "suspended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """Order: let a suspended attempt go on, on the cores of this placement."""
+
+    at: float
+    wall: float
+    job: str
+    token: str
+    placement: Placement
+    type: Literal["continued"] = "continued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Why a pending job waits has changed."""
 
@@ -348,6 +372,8 @@ Observed = (
     | Measured | MemoryGrew | DeviceSeen | Strayed | Exited | Lost | CancelRequested | Interrupted
     | Woke
 )  # fmt: skip
-Decided = Placed | Rebooked | Waiting | Stopping | Requeued | Ended | Finished
+Decided = (
+    Placed | Rebooked | Suspended | Continued | Waiting | Stopping | Requeued | Ended | Finished
+)
 Event = Observed | Decided
 Action = Decided | Wake

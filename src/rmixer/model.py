@@ -79,7 +79,8 @@ class Reason:
             case "Cpu" if self.need is not None and self.have is not None:
                 return f"Cpu({self.need:g}>{self.have:g} cores)"
             case "Interference" if self.need is not None and self.have is not None:
-                return f"Interference(rate {self.need:.2f}<{self.have:.2f})"
+                what = self.detail or "rate"
+                return f"Interference({what} {self.need:.2f}<{self.have:.2f})"
             case "Backoff" if self.need is not None:
                 return f"Backoff({self.need:.0f} s)"
         return f"{self.code}({self.detail})" if self.detail else self.code
@@ -350,6 +351,7 @@ class Attempt:
         outcome: None while it runs.
         ended_at: when its end was seen.
         counted: whether its end used up one of the job's tries.
+        suspended_seconds: how long it stood still, up to the last time that it went on.
     """
 
     number: int
@@ -359,6 +361,7 @@ class Attempt:
     outcome: Outcome | None = None
     ended_at: float | None = None
     counted: bool = True
+    suspended_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,12 +404,21 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Has a process: PROFILING or RUNNING, SUSPENDED, or COMPLETING (told to stop)."""
+    """Has a process: PROFILING or RUNNING, SUSPENDED, or COMPLETING (told to stop).
+
+    Attributes:
+        name: which of them.
+        attempt: the running attempt.
+        since: when it came into this state.
+        stopping: what its end will count as, once it was told to stop.
+        reason: why it is SUSPENDED.
+    """
 
     name: Literal[StateName.PROFILING, StateName.RUNNING, StateName.SUSPENDED, StateName.COMPLETING]
     attempt: Attempt
     since: float
     stopping: Outcome | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

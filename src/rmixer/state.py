@@ -189,6 +189,21 @@ class RunState:
             attempt = replace(job.state.attempt, placement=event.placement)
             self._put(replace(job, state=replace(job.state, attempt=attempt)))
 
+    def _suspend(self, event: ev.Suspended) -> None:
+        if job := self.current(event.job, event.token):
+            assert isinstance(job.state, Active)
+            state = Active(
+                StateName.SUSPENDED, job.state.attempt, since=event.at, reason=event.reason
+            )
+            self._put(replace(job, state=state))
+
+    def _continue(self, event: ev.Continued) -> None:
+        if job := self.current(event.job, event.token):
+            assert isinstance(job.state, Active)
+            attempt = replace(_awake(job.state, event.at), placement=event.placement)
+            state = Active(StateName.RUNNING, attempt, since=event.at)
+            self._put(replace(job, state=state))
+
     def _wait(self, event: ev.Waiting) -> None:
         job = self.jobs[event.job]
         if isinstance(job.state, Pending):
@@ -199,7 +214,8 @@ class RunState:
             assert isinstance(job.state, Active)
             outcome = job.state.stopping or event.outcome
             since = job.state.since if job.state.stopping else event.at
-            state = Active(StateName.COMPLETING, job.state.attempt, since, stopping=outcome)
+            attempt = _awake(job.state, event.at)
+            state = Active(StateName.COMPLETING, attempt, since, stopping=outcome)
             self._put(replace(job, state=state))
 
     def _close(self, event: ev.Requeued | ev.Ended) -> None:
@@ -210,7 +226,10 @@ class RunState:
         attempts = job.attempts
         if isinstance(job.state, Active):
             ended = replace(
-                job.state.attempt, outcome=event.outcome, ended_at=event.at, counted=counted
+                _awake(job.state, event.at),
+                outcome=event.outcome,
+                ended_at=event.at,
+                counted=counted,
             )
             attempts = (*attempts, ended)
         state: Pending | Final
@@ -315,6 +334,14 @@ class RunState:
                 self._put(replace(sibling, estimate=estimate))
 
 
+def _awake(state: Active, at: float) -> Attempt:
+    """The attempt, the time in which it stands still counted up to now."""
+    if state.name != StateName.SUSPENDED:
+        return state.attempt
+    stood = state.attempt.suspended_seconds + max(0.0, at - state.since)
+    return replace(state.attempt, suspended_seconds=stood)
+
+
 def _reason(event: ev.Requeued) -> Reason:
     """Why a job that has just ended an attempt waits."""
     if event.not_before > event.at:
@@ -386,6 +413,8 @@ _CHANGES: dict[type, Callable[[RunState, Any], None]] = {
     ev.MemoryGrew: RunState._grow,
     ev.Placed: RunState._place,
     ev.Rebooked: RunState._rebook,
+    ev.Suspended: RunState._suspend,
+    ev.Continued: RunState._continue,
     ev.Waiting: RunState._wait,
     ev.Stopping: RunState._stop,
     ev.Requeued: RunState._close,

@@ -30,7 +30,12 @@ class ProcessHarness:
         )
 
     def job(self, name: str, does: str) -> JobSpec:
-        script = {"succeed": "exit 0", "fail": "echo boom; exit 3", "stay": "sleep 1000"}[does]
+        script = {
+            "succeed": "exit 0",
+            "fail": "echo boom; exit 3",
+            "stay": "sleep 1000",
+            "pause": "sleep 0.6",
+        }[does]
         payload = {"argv": ["sh", "-c", script], "workdir": str(self.directory)}
         return JobSpec(id=name, name=name, kind="command", payload=payload)
 
@@ -72,6 +77,7 @@ class InlineHarness:
             "succeed": Script(),
             "fail": Script(outcome=failed),
             "stay": Script(seconds=1000.0),
+            "pause": Script(seconds=2.0),
         }[spec.payload["does"]]
 
 
@@ -134,6 +140,33 @@ def test_stop_ends_one_attempt_only(harness: Harness) -> None:
     assert [end.token for end in harness.wait()] == ["b"]
 
 
+def test_a_suspended_attempt_ends_only_once_it_goes_on(harness: Harness) -> None:
+    """Another one that began later ends meanwhile; one that was not suspended may be told too."""
+    for name in ("a", "b"):
+        harness.executor.start(harness.job(name, "pause"), 1, name, Placement())
+        if name == "a":
+            wait_for_pids(harness.executor, "a")
+            harness.executor.suspend("a")
+    harness.executor.go_on("b")
+    assert [end.token for end in harness.wait()] == ["b"]
+    harness.executor.suspend("a")
+    harness.executor.go_on("a")
+    (end,) = harness.wait()
+    assert isinstance(end, End)
+    assert (end.token, end.outcome.state) == ("a", StateName.SUCCEEDED)
+
+
+def test_a_suspended_attempt_can_be_stopped(harness: Harness) -> None:
+    """It counts as was ordered."""
+    harness.executor.start(harness.job("a", "stay"), 1, "t1", Placement())
+    wait_for_pids(harness.executor, "t1")
+    harness.executor.suspend("t1")
+    harness.executor.stop("t1", force=False, outcome=TIMEOUT)
+    (end,) = harness.wait()
+    assert isinstance(end, End)
+    assert end.outcome.state == StateName.TIMEOUT
+
+
 def test_attempts_of_one_job_are_apart(harness: Harness) -> None:
     """Two attempts of a job, one after the other, each have their own end."""
     job = harness.job("a", "fail")
@@ -148,6 +181,9 @@ def test_unknown_token_is_a_key_error(harness: Harness) -> None:
         harness.executor.stop("nobody", force=False)
     with pytest.raises(KeyError):
         harness.executor.rebook("nobody", Placement())
+    for order in (harness.executor.suspend, harness.executor.go_on):
+        with pytest.raises(KeyError):
+            order("nobody")
     with pytest.raises(KeyError):
         harness.executor.pids("nobody")
 

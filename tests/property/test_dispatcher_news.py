@@ -23,6 +23,7 @@ from rmixer.model import (
     Placement,
     Profile,
     Progress,
+    Rate,
     StateName,
 )
 from rmixer.policies.base import Policy, placement_of
@@ -30,6 +31,7 @@ from rmixer.policies.baselines import AllAtOnce, Fixed, Sequential
 from rmixer.policies.complementary import Complementary
 from rmixer.policies.ledger import Ledger
 from rmixer.policies.limits import HELD
+from rmixer.policies.live import company_on
 from rmixer.state import RunState
 
 POLICIES: list[Policy] = [
@@ -133,15 +135,18 @@ class World:
             assert action.placement.memory_limit == 0
 
     def check(self) -> None:
-        placements = [placement_of(job) for job in self.state.active]
-        assert sum(p.memory for p in placements) <= self.node.memory
+        active = self.state.active
+        assert sum(placement_of(job).memory for job in active) <= self.node.memory
+        for device in self.node.devices:
+            there = [placement_of(j) for j in active if placement_of(j).device == device.id]
+            assert sum(p.device_memory for p in there) <= device.memory
+        moving = [job for job in active if job.state.name != StateName.SUSPENDED]
+        assert moving or not active, "somebody runs where anybody does"
+        placements = [placement_of(job) for job in moving]
         assert sum(p.cpu for p in placements) <= len(self.node.cores) + 1e-6
         for core in self.node.cores:
             shares = [p.cpu / len(p.cores) for p in placements if core in p.cores]
             assert sum(shares) <= 1 + 1e-2
-        for device in self.node.devices:
-            booked = sum(p.device_memory for p in placements if p.device == device.id)
-            assert booked <= device.memory
         self.check_roster()
 
     def check_roster(self) -> None:
@@ -190,10 +195,25 @@ class World:
             self.send(ev.Profiled(**where, profile=Profile(demand=demand, memory=15)))
         elif roll < 0.85:
             self.send(ev.MemoryGrew(**where, memory=self.random.choice([5, 60, 900])))
+        elif roll < 0.92:
+            self.measure(placement_of(job).device)
         elif roll < 0.95:
             self.send(ev.Progressed(**where, progress=Progress(at=self.at, step=1)))
         else:
             self.send(ev.CancelRequested(at=self.at, wall=self.at, job=job.id))
+
+    def measure(self, device: str) -> None:
+        """The rates of those that run there: well, or badly."""
+        low, high = self.random.choice([(0.1, 0.4), (0.8, 1.0)])
+        rates = {
+            job.id: Rate(
+                token=job.state.attempt.token, steps_per_second=self.random.uniform(low, high),
+                step_seconds=1.0, predicted=0.7,
+            )
+            for job in company_on(device, self.state.active)
+        }  # fmt: skip
+        where = {"at": self.at, "wall": self.at, "device": device, "seconds": 3.0}
+        self.send(ev.Measured(**where, jobs=rates))
 
 
 def outcome(random: Random) -> Outcome:

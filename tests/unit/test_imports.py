@@ -19,7 +19,7 @@ ROOMS = [
     ["model"],
     ["events"],
     ["interference", "bound"],
-    ["state", "policies", "dispatcher"],
+    ["health", "roster", "state", "policies", "dispatcher"],
     ["catalog"],
     ["spec"],
     ["paths", "store", "log"],

@@ -13,6 +13,10 @@ from rmixer.model import JobSpec, Outcome, Placement
 NEVER_STARTED = "it was never started"
 
 
+#: How often a suspended attempt has to be told that it is.
+RENEW_SECONDS = 15.0
+
+
 class ExecutionError(RmixerError):
     """A process cannot be started or watched: too many of them, no such kernel call."""
 
@@ -69,6 +73,17 @@ class Executor(Protocol):
 
         Where the placement has a memory limit, the attempt is held to that from now on.
         """
+        ...
+
+    def suspend(self, token: str) -> None:
+        """Let all of an attempt stand still. To be said again before `RENEW_SECONDS` are over.
+
+        An attempt of which nobody says so goes on: none is left standing by a runner that died.
+        """
+        ...
+
+    def go_on(self, token: str) -> None:
+        """Let a suspended attempt go on; one that runs is not disturbed."""
         ...
 
     def adopt(

@@ -7,6 +7,7 @@ cannot tell the difference. With a `FakeClock` nothing waits and every order of 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +76,7 @@ class _Running:
     script: Script
     ends_at: float
     stopping: Outcome | None = None
+    left_seconds: float | None = None  # of one that stands still
 
 
 class InlineExecutor:
@@ -114,6 +116,7 @@ class InlineExecutor:
 
     def stop(self, token: str, *, force: bool, outcome: Outcome | None = None) -> None:
         """Let it end after its ``stop_seconds``, with ``force`` now."""
+        self.go_on(token)
         running = self._running[token]
         if running.ends_at > self._clock():  # else it has ended by itself
             running.stopping = outcome or Outcome(state=StateName.CANCELLED, reason="stopped")
@@ -124,6 +127,18 @@ class InlineExecutor:
         """Note the new placement."""
         self._running[token]  # a token that is not running is a KeyError
         self.placements[token] = placement
+
+    def suspend(self, token: str) -> None:
+        """Let its time stand still."""
+        running = self._running[token]
+        if running.left_seconds is None and running.ends_at > self._clock():
+            running.left_seconds, running.ends_at = running.ends_at - self._clock(), math.inf
+
+    def go_on(self, token: str) -> None:
+        """Let its time go on."""
+        running = self._running[token]
+        if running.left_seconds is not None:
+            running.ends_at, running.left_seconds = self._clock() + running.left_seconds, None
 
     def adopt(
         self, spec: JobSpec, attempt_number: int, token: str, outcome: Outcome | None = None

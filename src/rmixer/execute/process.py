@@ -118,6 +118,14 @@ class ProcessExecutor:
             self._limit(token, placement.memory_limit, pids)
             done |= new
 
+    def suspend(self, token: str) -> None:
+        """SIGSTOP to all of an attempt, by its shim, which takes it back if it is not renewed."""
+        self._signal(token, signal.SIGUSR1)
+
+    def go_on(self, token: str) -> None:
+        """SIGCONT to all of an attempt, if it stands still."""
+        self._signal(token, signal.SIGUSR2)
+
     def adopt(
         self, spec: JobSpec, attempt_number: int, token: str, outcome: Outcome | None = None
     ) -> int | None:
@@ -185,6 +193,10 @@ class ProcessExecutor:
         os.close(self._bell)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _signal(self, token: str, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._running[token].pidfd, number)
 
     def _limit(self, token: str, limit: int, pids: Sequence[int]) -> None:
         """Set the limit of an attempt's cage, where there is one."""

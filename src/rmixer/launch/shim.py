@@ -10,7 +10,9 @@ life, and runs nothing if ``revoked``, ``started.json`` or ``exit.json`` is ther
 subreaper of all that the job spawns, so daemons and re-parented workers come to it, and it ends
 only when none of them is left. Where the order has a memory limit, all of that is in a cage, which
 cage.py beside this file makes. Signals to the shim: SIGTERM stops the job (SIGTERM to all of it,
-grace, SIGKILL), SIGQUIT kills it at once, SIGINT and SIGHUP do nothing.
+grace, SIGKILL), SIGQUIT kills it at once, SIGUSR1 lets all of it stand still (SIGSTOP) and SIGUSR2
+go on; SIGINT and SIGHUP do nothing. Who wants a job to stand still says so again and again: after
+`STAND_SECONDS` without a word it goes on, so that no job is left standing by a runner that died.
 """
 
 from __future__ import annotations
@@ -55,8 +57,10 @@ KILL_TICK_SECONDS = 0.02
 WRITE_RETRY_SECONDS = 0.5
 SIGNAL_ROUNDS = 1000  # a tree that forks faster than this many walks meets the next tick
 
-WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT}
-IGNORED = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE}
+STAND_SECONDS = 60.0
+
+WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+IGNORED = {signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}
 
 
 def main(directory: str) -> int:
@@ -251,6 +255,9 @@ class Watch:
         self.ended_at = 0.0
         self.terminate_at: float | None = None  # when SIGTERM is due; None: not, or done
         self.kill_at: float | None = None  # when SIGKILL is due; None: the job runs
+        self.stands_since: float | None = None  # None: it does not stand still
+        self.stands_until = 0.0
+        self.stood_seconds = 0.0
 
     def start(self, order: Document, cage: Any) -> Document | None:
         """Fork and exec. Returns what kept the program from starting, if something did."""
@@ -281,26 +288,59 @@ class Watch:
                 self.signal_all(signal.SIGTERM, signal.SIGCONT)
             if self.kill_at is not None and now >= self.kill_at:
                 self.signal_all(signal.SIGKILL)
+            if self.stands_since is not None and now >= self.stands_until:
+                say(
+                    "nobody said for %g s that the job is to stand still: it goes on"
+                    % STAND_SECONDS
+                )
+                self.go_on(now)
             self.obey(self.next_signal(now))
 
     def next_signal(self, now: float) -> int | None:
-        if self.kill_at is None:
+        if self.kill_at is None and self.stands_since is None:
             return signal.sigwaitinfo(WATCHED).si_signo
-        due = self.kill_at if self.terminate_at is None else self.terminate_at
+        if self.kill_at is None:
+            due = self.stands_until
+        else:
+            due = self.kill_at if self.terminate_at is None else self.terminate_at
         got = signal.sigtimedwait(WATCHED, max(due - now, KILL_TICK_SECONDS))
         return None if got is None else got.si_signo
 
     def obey(self, number: int | None) -> None:
+        if number == signal.SIGUSR1:
+            self.stand(time.monotonic())
+        elif number == signal.SIGUSR2:
+            self.go_on(time.monotonic())
         if number not in (signal.SIGTERM, signal.SIGQUIT):
             return
         self.reap()
         now = time.monotonic()
+        self.note_standing(now)
         if self.status is None:  # else it has ended by itself
             self.stopped = True
         if number == signal.SIGQUIT:
             self.kill_at = now
         elif self.kill_at is None:
             self.terminate_at, self.kill_at = now, now + self.grace_seconds
+
+    def stand(self, now: float) -> None:
+        """Let the job stand still for a while, also what it has started since it was told so."""
+        if self.status is not None or self.kill_at is not None:
+            return
+        if self.stands_since is None:
+            self.stands_since = now
+        self.stands_until = now + STAND_SECONDS
+        self.signal_all(signal.SIGSTOP)
+
+    def go_on(self, now: float) -> None:
+        if self.stands_since is not None:
+            self.note_standing(now)
+            self.signal_all(signal.SIGCONT)
+
+    def note_standing(self, now: float) -> None:
+        if self.stands_since is not None:
+            self.stood_seconds += now - self.stands_since
+            self.stands_since = None
 
     def reap(self) -> bool:
         """Collect what has ended. False once nothing is left, orphans included."""
@@ -316,6 +356,7 @@ class Watch:
 
     def main_ended(self, status: int) -> None:
         self.status, self.ended, self.ended_at = status, time.monotonic(), time.time()
+        self.go_on(self.ended)  # what it leaves behind ends by itself, or is told to
         last = self.ended + SETTLE_SECONDS + SURVIVOR_GRACE_SECONDS
         if self.kill_at is None:
             self.terminate_at, self.kill_at = self.ended + SETTLE_SECONDS, last
@@ -351,6 +392,7 @@ class Watch:
             "stopped": self.stopped,
             "error": error["message"] if error else None,
             "seconds": self.ended - self.began,
+            "suspended_seconds": self.stood_seconds,
             "ended_at": self.ended_at,
             "max_rss_bytes": used.ru_maxrss * 1024,
             "user_seconds": used.ru_utime,

@@ -8,7 +8,7 @@ can break a capacity.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from rmixer.errors import OverbookedError
@@ -24,6 +24,7 @@ from rmixer.model import (
     Node,
     Placement,
     Reason,
+    StateName,
 )
 from rmixer.policies.ledger import Ledger, core_share
 from rmixer.resources import format_bytes
@@ -84,6 +85,8 @@ class Plan:
         self.snapshot = snapshot
         self.starts: dict[str, Placement] = {}
         self.rebooked: dict[str, Placement] = {}
+        self.suspended: dict[str, Reason] = {}
+        self.continued: dict[str, Placement] = {}
         self.waits: dict[str, Reason] = {}
         self.memo: object = snapshot.memo
         self._devices = {d.id: d for d in snapshot.node.devices}
@@ -166,6 +169,39 @@ class Plan:
         self._ledger.book(held, 1)
         return reason
 
+    def suspend(self, job: Job, reason: Reason) -> None:
+        """Let a running job stand still: it keeps its memory, and gives up cores and place."""
+        held = self._ledger.held(job.id)
+        assert held is not None, "only what runs can be suspended"
+        assert not self._ledger.stands(job.id), "it stands still already"
+        self._ledger.hold(job.id, held, stands=True)
+        self.suspended[job.id] = reason
+
+    def go_on(self, job: Job, placement: Placement) -> None:
+        """Let a job that stands still go on there: the same device and memory, perhaps other cores.
+
+        Raises:
+            OverbookedError: there is no room for it.
+        """
+        reason = self.lacks_to_go_on(placement)
+        if reason is not None:
+            raise OverbookedError(f"job {job.spec.name!r} cannot go on: {reason}")
+        self._ledger.hold(job.id, placement)
+        self.continued[job.id] = placement
+
+    def lacks_to_go_on(self, placement: Placement) -> Reason | None:
+        """Why a job that stands still cannot go on in this placement, or None if it can."""
+        return self.lacks(replace(placement, memory=0, device_memory=0))
+
+    def is_standing(self, job: Job) -> bool:
+        """Whether the job has a place but stands still."""
+        return self._ledger.stands(job.id)
+
+    @property
+    def any_stands(self) -> bool:
+        """Whether any job stands still."""
+        return self._ledger.any_stands
+
     def wait(self, job: Job, reason: Reason) -> None:
         """Say why a pending job does not start now."""
         self.waits[job.id] = reason
@@ -223,6 +259,11 @@ def _is_part_of(placement: Placement, held: Placement) -> bool:
         and set(placement.cores) <= set(held.cores)
         and core_share(placement) <= core_share(held)
     )
+
+
+def stands(job: Job) -> bool:
+    """Whether a job has a process that stands still."""
+    return job.state.name == StateName.SUSPENDED
 
 
 def placement_of(job: Job) -> Placement:

@@ -40,6 +40,14 @@ from rmixer.policies.base import (
 from rmixer.policies.gpus import Options, look_ahead, plans_for
 from rmixer.policies.ledger import core_share
 from rmixer.policies.live import at_threads, kind_of, use_within
+from rmixer.policies.veto import (
+    harm,
+    is_vetoed,
+    let_go_on,
+    may_join,
+    running_on,
+    take_apart,
+)
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
@@ -96,8 +104,8 @@ class _Company:
         """Those that run when the plan is begun."""
         company = cls(plan, sharing, [], set())
         for job in plan.snapshot.active:
-            placement = placement_of(job)
-            company._admit(job, placement)
+            if not plan.is_standing(job):
+                company._admit(job, placement_of(job))
         return company
 
     def join(self, candidate: _Candidate) -> None:
@@ -151,10 +159,13 @@ class Complementary:
         overhead: what each co-runner costs a job whatever it does; e of the network model.
         margin: what is booked on a GPU, times a job's memory.
         budget: simulated plans of the look-ahead's local search; 0 leaves the portfolio alone.
+        suspend: the newest member of a company that was measured to do harm stands still; else
+            nothing is added to it.
     """
 
     name = "complementary"
     learns = True
+    suspends = True
 
     def __init__(
         self,
@@ -163,6 +174,7 @@ class Complementary:
         overhead: float = 0.02,
         margin: float = 1.05,
         budget: int = 200,
+        suspend: bool = True,
     ) -> None:
         for key, value in (("floor", floor), ("overhead", overhead)):
             if isinstance(value, bool) or not 0 <= value < 1:
@@ -171,6 +183,9 @@ class Complementary:
                 )
         self.floor = float(floor)
         self.overhead = float(overhead)
+        if suspend not in (True, False):
+            raise ValueError(f"policy {self.name}: suspend must be true or false, not {suspend!r}")
+        self.suspend = suspend
         self.options = Options(
             margin=number(self.name, "margin", margin, 1.0),
             floor=self.floor,
@@ -180,12 +195,17 @@ class Complementary:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Rebook what runs by what it was seen to use, then add jobs while they add rate."""
         plan = Plan(snapshot)
+        if self.suspend:
+            take_apart(plan)
         _rebook_by_use(plan)
         for_gpus = [job for job in snapshot.pending if plans_for(plan, job)]
-        if for_gpus:
+        if for_gpus or _any_stands_on_a_gpu(plan):
             look_ahead(plan, for_gpus, self.options)
         taken = {job.id for job in for_gpus}
         others = [job for job in snapshot.pending if job.id not in taken]
+        for device in snapshot.node.devices:
+            if device.kind == CPU:
+                let_go_on(plan, device)
         company = _Company.of(plan, host_sharing(snapshot.node, self.overhead))
         pending = others[:WINDOW]
         while pending:
@@ -225,7 +245,7 @@ class Complementary:
         candidates = []
         for job in jobs:
             key = _alike(job)
-            place = places[key]
+            place = _unless_vetoed(company.plan, job, places[key])
             if isinstance(place, Placement):
                 worst = _worst(before, rates[key]) if company.uses else math.inf
                 if worst >= self.floor:
@@ -248,6 +268,23 @@ class Complementary:
         free = sorted(plan.free_cores.values(), reverse=True)[:threads]
         room = max(0.0, free[-1]) if len(free) == threads else 0.0
         return plan.lacks(replace(blank, cpu=wanted)) or Reason("Cpu", wanted / threads, room)
+
+
+def _any_stands_on_a_gpu(plan: Plan) -> bool:
+    return plan.any_stands and any(
+        plan.is_standing(job) and placement_of(job).device != CPU for job in plan.snapshot.active
+    )
+
+
+def _unless_vetoed(plan: Plan, job: Job, place: Placement | Reason) -> Placement | Reason:
+    """The place, unless the jobs there were measured to do harm with this one, or without it."""
+    if not isinstance(place, Placement) or not plan.snapshot.companies.vetoed:
+        return place
+    device = plan.snapshot.node.device(place.device)
+    there = running_on(plan, device)
+    if may_join(plan, device, there, job):
+        return place
+    return harm(plan, device, there if is_vetoed(plan, device, there) else [*there, job])
 
 
 def _blank(plan: Plan, job: Job, threads: int) -> Placement:
@@ -273,6 +310,8 @@ def _rebook_by_use(plan: Plan) -> None:
     wanted = []
     for job in plan.snapshot.active:
         held = placement_of(job)
+        if plan.is_standing(job):
+            continue
         if held.cores and job.profile is not None and job.profile.source != UNKNOWN.source:
             cpu = booking(at_threads(job.profile, held.threads or 1), held.threads or 1)
             wanted.append((cpu - held.cpu, job, replace(held, cpu=cpu)))

@@ -10,12 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rmixer.model import CPU, Device, Job, Placement, Profile, Reason
+from rmixer.model import CPU, Active, Device, Job, Pending, Placement, Profile, Reason
 from rmixer.policies.base import Plan, attempt_of, placement_of
 from rmixer.policies.live import OVERHEAD, gpu_use, kind_of
 from rmixer.policies.lookahead import Memo, choose, remember
 from rmixer.policies.outlook import Course, Outlook, Place, Task
 from rmixer.policies.traits import booked_memory, devices_of, least_seconds, profile_on, seconds_on
+from rmixer.policies.veto import harm, is_impatient, is_vetoed, place_to_go_on
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
@@ -25,6 +26,8 @@ _BATCH_SECONDS = 1.0
 _UNKNOWN_SECONDS = 600.0
 #: What is left at least of a job that should have ended.
 _LEAST_LEFT = 0.01
+#: Those that stand still are before all that wait.
+_FIRST = 1 << 40
 #: Cores' worth that is booked at least.
 _CPU_STEP = 0.05
 
@@ -62,7 +65,7 @@ def look_ahead(plan: Plan, jobs: Sequence[Job], options: Options) -> None:
     """
     looked_at = list(jobs[:WINDOW])
     view = _View(plan, looked_at, options)
-    if looked_at:
+    if view.outlook.waiting:
         memo = plan.snapshot.memo if isinstance(plan.snapshot.memo, Memo) else None
         rule, course = choose(
             view.outlook, plan.snapshot.now, memo, budget=options.budget, seed=plan.snapshot.seed
@@ -71,6 +74,11 @@ def look_ahead(plan: Plan, jobs: Sequence[Job], options: Options) -> None:
             plan.memo = remember(view.outlook, rule, course, plan.snapshot.now)
         for task, device in course.starts:
             job = view.jobs[task]
+            if isinstance(job.state, Active):
+                again = place_to_go_on(plan, job)
+                if again is not None:
+                    plan.go_on(job, again)
+                continue
             placement = view.placement(job, view.devices[device])
             if plan.lacks(placement) is None:
                 plan.start(job, placement)
@@ -87,7 +95,7 @@ class _View:
         snapshot = plan.snapshot
         self.devices = list(snapshot.node.devices)
         self.index = {device.id: i for i, device in enumerate(self.devices)}
-        active = [job for job in snapshot.active if placement_of(job).device in self.index]
+        active = [job for job in snapshot.active if self._counts(job)]
         self.jobs = [*active, *pending]
         self.by_completion = any(job.queued_at > _BATCH_SECONDS for job in self.jobs)
         known = [s for job in self.jobs if (s := least_seconds(job, snapshot.node)) < math.inf]
@@ -96,6 +104,13 @@ class _View:
         tasks += [self._task(job, None) for job in pending]
         self.outlook = self._outlook(tasks)
         self._bring_up_to_now(active)
+
+    def _counts(self, job: Job) -> bool:
+        """Whether an active job is part of the view: one that stands still on the CPU is not."""
+        device = placement_of(job).device
+        if device not in self.index:
+            return False
+        return not (self.plan.is_standing(job) and self.devices[self.index[device]].kind == CPU)
 
     def placement(self, job: Job, device: Device) -> Placement:
         """Where the job would run, and what is booked for it."""
@@ -112,7 +127,8 @@ class _View:
     def explain(self, course: Course) -> None:
         """Why each job that was looked at and does not start now waits."""
         for task, job in enumerate(self.jobs):
-            if self.outlook.tasks[task].device is None and job.id not in self.plan.starts:
+            waits = isinstance(job.state, Pending) and job.id not in self.plan.starts
+            if waits:
                 self.plan.wait(job, self._reason(task, job, course))
 
     def _reason(self, task: int, job: Job, course: Course) -> Reason:
@@ -124,6 +140,10 @@ class _View:
             return lacking
         device = self.index[wanted.id]
         company = [i for i, one in enumerate(self.jobs) if self._on(one) == device]
+        if not self.outlook.may_meet(device, company, task):
+            there = [self.jobs[i] for i in company]
+            harmful = is_vetoed(self.plan, wanted, there)
+            return harm(self.plan, wanted, there if harmful else [*there, job])
         worst = min(self.outlook.rates(device, [*company, task])) if company else 1.0
         if worst < self.options.floor:
             return Reason("Interference", worst, self.options.floor)
@@ -132,7 +152,7 @@ class _View:
 
     def _on(self, job: Job) -> int | None:
         placement = self.plan.starts.get(job.id)
-        if placement is None and any(job.id == one.id for one in self.plan.snapshot.active):
+        if isinstance(job.state, Active) and not self.plan.is_standing(job):
             placement = placement_of(job)
         return None if placement is None else self.index[placement.device]
 
@@ -140,14 +160,19 @@ class _View:
 
     def _outlook(self, tasks: Sequence[Task]) -> Outlook:
         """With what the active jobs book given back: they book it again in the simulation."""
-        free = self.plan.free_device_memory
+        free, barred = self.plan.free_device_memory, self._barred()
         places = []
         for d, device in enumerate(self.devices):
             held = sum(task.memory[d] for task in tasks if task.device == d)
             is_cpu = device.kind == CPU
             memory = math.inf if is_cpu else free[device.id] + held
             overhead = OVERHEAD[device.sharing]
-            places.append(Place(memory, device.most_jobs, is_cpu=is_cpu, overhead=overhead))
+            places.append(
+                Place(
+                    memory, device.most_jobs, is_cpu=is_cpu, overhead=overhead,
+                    kind=device.kind, is_barred=device.id in barred,
+                )
+            )  # fmt: skip
         running = [task for task in tasks if task.device is not None]
         return Outlook(
             tasks,
@@ -157,7 +182,18 @@ class _View:
             floor=self.options.floor,
             by_completion=self.by_completion,
             correction=self.plan.snapshot.correction,
+            vetoed=self.plan.snapshot.companies.vetoed,
         )
+
+    def _barred(self) -> set[str]:
+        """The devices on which somebody has stood still for too long."""
+        node = self.plan.snapshot.node
+        return {
+            placement_of(job).device
+            for job in self.jobs
+            if isinstance(job.state, Active)
+            and is_impatient(self.plan, job, least_seconds(job, node))
+        }
 
     def _task(self, job: Job, held: Placement | None) -> Task:
         may_use = {device.id for device in devices_of(job, self.plan.snapshot.node)}
@@ -172,6 +208,8 @@ class _View:
         if held is not None:
             memory[self.index[held.device]] = held.device_memory
             cpu, host = held.cpu, held.memory
+        standing = held is not None and self.plan.is_standing(job)
+        where = None if held is None else self.index[held.device]
         return Task(
             id=job.id,
             kind=kind_of(job),
@@ -180,10 +218,11 @@ class _View:
             memory=tuple(memory),
             cpu=cpu,
             host_memory=host,
-            priority=job.spec.priority,
+            priority=_FIRST if standing else job.spec.priority,
             weight=self._weight(job),
             left=1.0 if held is None else _left(job),
-            device=None if held is None else self.index[held.device],
+            device=None if standing else where,
+            held=where if standing else None,
         )
 
     def _seconds(self, job: Job, device: Device) -> float:

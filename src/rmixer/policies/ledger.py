@@ -78,6 +78,11 @@ class Ledger:
         """Whether a job has a place but stands still."""
         return job in self._standing
 
+    @property
+    def any_stands(self) -> bool:
+        """Whether any job stands still."""
+        return bool(self._standing)
+
     def hold(self, job: str, placement: Placement, *, stands: bool = False) -> None:
         """Book a placement for a job instead of what it held."""
         before = self.held(job)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from rmixer.interference import Correction
+from rmixer.interference import Correction, company_key
 
 #: What a job does on a device: demand of the station, and granularity.
 Use = tuple[float, float]
@@ -73,6 +73,7 @@ class Task:
         left: the share of its work that is left.
         device: where it runs, or None.
         kind: what was measured of other jobs of this kind holds for it; its id if empty.
+        held: where it stands still with its memory: it waits for that device only.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Task:
     left: float = 1.0
     device: int | None = None
     kind: str = ""
+    held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,16 @@ class Place:
         places: at most so many jobs.
         is_cpu: whether it is the CPU.
         overhead: what each co-runner costs.
+        kind: of device.
+        is_barred: nothing is started there before those have gone on that stand still there.
     """
 
     memory: float
     places: float
     is_cpu: bool = False
     overhead: float = 0.0
+    kind: str = ""
+    is_barred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,7 @@ class Outlook:
         floor: no job is placed where it, or another, would be slower than this.
         by_completion: value the weighted sum of completions instead of the makespan.
         correction: of the rates, by what was measured.
+        vetoed: companies that are not put together: the device's kind, then those of the jobs.
     """
 
     def __init__(
@@ -164,6 +171,7 @@ class Outlook:
         floor: float = 0.25,
         by_completion: bool = False,
         correction: Correction | None = None,
+        vetoed: frozenset[tuple[str, ...]] = frozenset(),
     ) -> None:
         self.tasks, self.places = list(tasks), list(places)
         self.cores, self.host_memory, self.floor = cores, host_memory, floor
@@ -173,6 +181,7 @@ class Outlook:
         self.gpus = [d for d, place in enumerate(places) if not place.is_cpu]
         self.cpus = [d for d, place in enumerate(places) if place.is_cpu]
         self.simulated = 0
+        self._vetoed = vetoed
         self._kinds = [task.kind or task.id for task in tasks]
         self._correction = correction if correction is not None and correction.effects else None
         self._corrected: dict[tuple[int, ...], list[float]] = {}
@@ -181,6 +190,17 @@ class Outlook:
         """Simulate a rule; cut off where its value is sure to be above the limit."""
         self.simulated += 1
         return _Run(self, rule).to_the_end(limit)
+
+    def may_meet(self, device: int, members: Sequence[int], i: int) -> bool:
+        """Whether a task may join: neither those there nor all of them are vetoed."""
+        if not self._vetoed or not members:
+            return True
+        there = [self._kinds[k] for k in members]
+        kind = self.places[device].kind
+        return not (
+            company_key(kind, there) in self._vetoed
+            or company_key(kind, [*there, self._kinds[i]]) in self._vetoed
+        )
 
     def speeds(self, device: int, members: Sequence[int]) -> list[float]:
         """Per member the share of its work there that it does in a second."""
@@ -230,6 +250,10 @@ class _Run:
         self.pending = [i for i in rule.order if outlook.tasks[i].device is None]
         self.course = Course(math.inf, math.inf)
         self.value = 0.0
+        self.standing = [0] * len(outlook.places)
+        for i in outlook.waiting:
+            if (held := outlook.tasks[i].held) is not None:
+                self.standing[held] += 1
         for i in outlook.running:
             device = outlook.tasks[i].device
             assert device is not None
@@ -278,8 +302,11 @@ class _Run:
     def _book(self, i: int, device: int) -> None:
         task = self.look.tasks[i]
         self.on[device].append(i)
-        self.memory[device] -= task.memory[device]
         self.cores -= task.cpu
+        if task.held is not None:  # its memory is booked
+            self.standing[device] -= 1
+            return
+        self.memory[device] -= task.memory[device]
         self.host -= task.host_memory
 
     def _set_speeds(self, device: int) -> None:
@@ -314,22 +341,33 @@ class _Run:
 
     def _gpu_for(self, i: int, devices: Sequence[int]) -> int | None:
         task = self.look.tasks[i]
-        if task.cpu > self.cores + _DONE or task.host_memory > self.host:
+        if task.cpu > self.cores + _DONE:
             return None
-        only = self.pinned.get(i)
+        if task.host_memory > self.host and task.held is None:
+            return None
+        only = self.pinned.get(i) if task.held is None else task.held
         best, least = None, math.inf
         for device in devices:
             if only is not None and device != only:
                 continue
-            if task.memory[device] > self.memory[device] or task.seconds[device] == math.inf:
+            if not self._has_memory(task, device) or task.seconds[device] == math.inf:
                 continue
             members = self.on[device]
             if len(members) >= min(self.rule.places[device], self.look.places[device].places):
+                continue
+            if not self.look.may_meet(device, members, i):
                 continue
             work = self._work(device)
             if work < least and self._above_floor(i, device, members):
                 best, least = device, work
         return best
+
+    def _has_memory(self, task: Task, device: int) -> bool:
+        """Whether there is memory for it, and nobody before it who has waited for too long."""
+        if task.held is not None:
+            return True
+        barred = self.look.places[device].is_barred and self.standing[device] > 0
+        return not barred and task.memory[device] <= self.memory[device]
 
     def _above_floor(self, i: int, device: int, members: Sequence[int]) -> bool:
         if not members or self.look.floor <= 0:
@@ -367,9 +405,10 @@ class _Run:
 
     def _ends_in_time(self, i: int, device: int) -> bool:
         task = self.look.tasks[i]
-        only = self.pinned.get(i)
+        only = self.pinned.get(i) if task.held is None else task.held
         return (
             (only is None or only == device)
+            and self.look.may_meet(device, self.on[device], i)
             and task.cpu <= self.cores + _DONE
             and task.host_memory <= self.host
             and self.now + task.seconds[device] <= self.rule.target

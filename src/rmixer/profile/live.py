@@ -83,6 +83,10 @@ class LiveProfiler:
         self._last = profile
         return profile
 
+    def begin_anew(self) -> None:
+        """What comes next is not measured together with what was before."""
+        self._base = None
+
     def _is_warm(self, sighting: Sighting) -> bool:
         """Whether the job is past its start-up, and in the phase that counts."""
         elapsed = sighting.at - self.started_at

@@ -17,7 +17,7 @@ from typing import Any
 from rmixer import events as ev
 from rmixer.dispatcher import Dispatcher
 from rmixer.errors import RmixerError
-from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, Executor, LostEnd
+from rmixer.execute.base import NEVER_STARTED, RENEW_SECONDS, End, ExecutionError, Executor, LostEnd
 from rmixer.execute.outcome import cage_peak
 from rmixer.health import remark
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
@@ -80,6 +80,7 @@ class Loop:
         self._look_at = 0.0
         self._sampled_at = -SAMPLE_LOG_SECONDS
         self._shared: set[str] = set()
+        self._renew_at = 0.0
         self._applied: dict[str, tuple[tuple[int, ...], int]] = {}  # cores and memory limit
 
     @property
@@ -175,6 +176,7 @@ class Loop:
     def _look(self) -> None:
         now = self.now()
         self._look_at = now + SAMPLE_SECONDS
+        self._renew(now)
         look = self._watcher.look(now, self.executor.roots(), self.state.node.devices)
         self._add_rates(look.sample["jobs"])
         wall = time.time()
@@ -235,7 +237,7 @@ class Loop:
 
     def _add_rates(self, lines: dict[str, Any]) -> None:
         """Put the predicted rate of each job whose use is known into its line."""
-        active = self.state.active
+        active = [job for job in self.state.active if job.state.name != StateName.SUSPENDED]
         profiles = [job.profile or UNKNOWN for job in active]
         rates = predict_rates(profiles, host_sharing(self.state.node))
         for job, rate in zip(active, rates, strict=True):
@@ -255,12 +257,37 @@ class Loop:
         match action:
             case ev.Placed():
                 return [self._start(action)]
+            case ev.Suspended():
+                self.suspend(action.token)
+            case ev.Continued():
+                self._go_on(action)
             case ev.Rebooked():
                 self._rebook(action.token, action.placement)
             case ev.Stopping():
                 with contextlib.suppress(KeyError):  # it has just ended by itself
                     self.executor.stop(action.token, force=action.force, outcome=action.outcome)
         return []
+
+    def suspend(self, token: str) -> None:
+        """Let an attempt stand still, and look at it accordingly."""
+        self._watcher.stand(token, still=True)
+        with contextlib.suppress(KeyError):  # it has just ended
+            self.executor.suspend(token)
+
+    def _go_on(self, continued: ev.Continued) -> None:
+        self._rebook(continued.token, continued.placement)
+        self._watcher.stand(continued.token, still=False)
+        with contextlib.suppress(KeyError):  # it has just ended
+            self.executor.go_on(continued.token)
+
+    def _renew(self, now: float) -> None:
+        """Say again of those that stand still that they are to."""
+        if now < self._renew_at:
+            return
+        self._renew_at = now + RENEW_SECONDS
+        for job in self.state.active:
+            if job.state.name == StateName.SUSPENDED:
+                self.suspend(_token(job))
 
     def _start(self, placed: ev.Placed) -> ev.Observed:
         spec = self.state.jobs[placed.job].spec

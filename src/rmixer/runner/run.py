@@ -19,7 +19,7 @@ from rmixer.errors import StorageError, UsageError
 from rmixer.estimate.estimates import JobEstimate
 from rmixer.execute.base import Executor
 from rmixer.execute.process import ProcessExecutor
-from rmixer.model import Active, JobSpec, Node
+from rmixer.model import Active, JobSpec, Node, StateName
 from rmixer.monitor import discover_node, measure_memory_bandwidth
 from rmixer.paths import RunPaths
 from rmixer.policies.base import Policy, placement_of
@@ -307,6 +307,10 @@ def _adopt(loop: Loop, executor: Executor) -> Iterator[ev.Observed]:
                 attempt.started_at,
                 adopted=True,
             )
+            if job.state.name == StateName.SUSPENDED:
+                loop.suspend(attempt.token)
+            else:
+                executor.go_on(attempt.token)  # its runner may have died before it could say so
             yield ev.Adopted(
                 at=loop.now(), wall=time.time(), job=job.id, token=attempt.token, pid=pid
             )

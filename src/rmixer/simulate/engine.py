@@ -41,13 +41,14 @@ class StuckError(RuntimeError):
 
 @dataclass(slots=True)
 class Span:
-    """One attempt of a job as it ran."""
+    """One attempt of a job as it ran; ``stood`` has the times in which it stood still."""
 
     job: str
     device: str
     start: float
     end: float = math.inf
     state: StateName = StateName.RUNNING
+    stood: list[tuple[float, float]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class _Work:
     since: float
     rate: float = 1.0
     version: int = 0
+    stands_since: float | None = None
 
 
 @dataclass(slots=True)
@@ -194,6 +196,10 @@ class Engine:
         match action:
             case ev.Placed():
                 return [self._start(action)]
+            case ev.Suspended(token=token) if token in self._works:
+                self._suspend(self._works[token])
+            case ev.Continued(token=token) if token in self._works:
+                self._go_on(self._works[token])
             case ev.Stopping(token=token, outcome=outcome) if token in self._works:
                 return [self._end(self._works[token], outcome)]
         return []
@@ -259,14 +265,15 @@ class Engine:
         for one in changed:
             for work in self._on[one]:
                 self._catch_up(work)
-        crowds = {id: [work.member for work in self._on[id]] for id in changed}  # noqa: A001
+        moving = {id: self._moving(id) for id in changed}  # noqa: A001
+        crowds = {id: [work.member for work in works] for id, works in moving.items()}  # noqa: A001
         rates = self.world.law(self.node, crowds)
         for one in changed:
-            for work, rate in zip(self._on[one], rates[one], strict=True):
+            for work, rate in zip(moving[one], rates[one], strict=True):
                 work.rate = self.world.noisy(rate, work.member, crowds[one], self.seed)
                 self._await_end(work)
             self._companies[one] += 1
-            if self._measures and self._on[one]:
+            if self._measures and moving[one]:
                 self._await_measurement(one, MEASURE_SECONDS)
 
     # --- what is measured -------------------------------------------------------------------
@@ -286,7 +293,7 @@ class Engine:
     def _measured(self, device: str, seconds: float) -> ev.Measured:
         """What a runner would see of the jobs on a device: their steps, a little off."""
         paces = {}
-        for work in self._on[device]:
+        for work in self._moving(device):
             draw = Random(f"{self.seed}:{work.token}:{self._now}:measured")
             pace = work.rate * work.steps / work.seconds
             paces[work.member.id] = pace * max(0.1, draw.gauss(1.0, MEASURED_NOISE)), work.steps
@@ -294,9 +301,29 @@ class Engine:
         jobs = rates_of_company(device, self.node, state.active, state.companies, paces)
         return ev.Measured(at=self._now, wall=self._now, device=device, jobs=jobs, seconds=seconds)
 
+    def _moving(self, device: str) -> list[_Work]:
+        """The jobs on a device that do not stand still."""
+        return [work for work in self._on[device] if work.stands_since is None]
+
+    def _suspend(self, work: _Work) -> None:
+        """A job stands still, with its memory; its company is another."""
+        self._catch_up(work)
+        work.stands_since, work.rate = self._now, 0.0
+        work.version += 1
+        self._change(work.device)
+
+    def _go_on(self, work: _Work) -> None:
+        self._note_standing(work)
+        self._change(work.device)
+
+    def _note_standing(self, work: _Work) -> None:
+        if work.stands_since is not None:
+            work.span.stood.append((work.stands_since, self._now))
+            work.stands_since, work.since = None, self._now
+
     def _catch_up(self, work: _Work) -> None:
         elapsed = self._now - work.since
-        if elapsed <= 0:
+        if elapsed <= 0 or work.stands_since is not None:
             return
         work.since = self._now
         work.left -= elapsed * work.rate
@@ -332,6 +359,7 @@ class Engine:
 
     def _end(self, work: _Work, outcome: Outcome) -> ev.Exited:
         self._catch_up(work)
+        self._note_standing(work)
         del self._works[work.token]
         self._on[work.device].remove(work)
         work.span.end, work.span.state = self._now, outcome.state

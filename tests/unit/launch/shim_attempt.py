@@ -19,6 +19,7 @@ class Attempt:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.program = [sys.executable, "-I", "-S", shim.__file__, str(directory)]
         (directory / shim.SCRATCH).mkdir()
 
     def order(self, *argv: str, **more: Any) -> None:
@@ -34,7 +35,7 @@ class Attempt:
     def spawn(self, **options: Any) -> subprocess.Popen[bytes]:
         with (self.directory / "log.txt").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", shim.__file__, str(self.directory)],
+                self.program,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **options,
             )  # fmt: skip
 

@@ -193,7 +193,7 @@ def test_force_skips_the_grace(attempt: Attempt) -> None:
     assert attempt.end()["signal"] == signal.SIGKILL
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGPIPE])
 def test_other_signals_to_the_shim_do_nothing(attempt: Attempt, number: int) -> None:
     """Ctrl-C and a closed terminal are the runner's business."""
     attempt.order("sh", "-c", "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done")
@@ -203,6 +203,61 @@ def test_other_signals_to_the_shim_do_nothing(attempt: Attempt, number: int) -> 
     (attempt.directory / "go").touch()
     assert process.wait(LIMIT_SECONDS) == shim.RAN
     assert (attempt.end()["exit_code"], attempt.end()["stopped"]) == (0, False)
+
+
+FAMILY = "echo $$ > pid; sleep 1000 & echo $! > child; while [ ! -e go ]; do sleep 0.01; done"
+
+
+def state(pid: int) -> str:
+    """One letter: T is a process that stands still."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def standing(attempt: Attempt) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A job of two processes that was told to stand still, and does."""
+    attempt.order("sh", "-c", FAMILY)
+    process = attempt.spawn()
+    pids = [attempt.pid_in("pid"), attempt.pid_in("child")]
+    process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: {state(pid) for pid in pids} == {"T"})
+    return process, pids
+
+
+def test_a_job_stands_still_and_goes_on(attempt: Attempt) -> None:
+    """All of its processes; the time is counted, and its end is its own."""
+    process, pids = standing(attempt)
+    process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: "T" not in {state(pid) for pid in pids})
+    (attempt.directory / "go").touch()
+    assert process.wait(LIMIT_SECONDS) == shim.RAN
+    assert (attempt.end()["exit_code"], attempt.end()["stopped"]) == (0, False)
+    assert 0 < attempt.end()["suspended_seconds"] < attempt.end()["seconds"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_job_that_stands_still_can_be_stopped(attempt: Attempt, number: int) -> None:
+    """At once, without its grace, and with nothing left standing."""
+    process, pids = standing(attempt)
+    process.send_signal(number)
+    assert process.wait(LIMIT_SECONDS) == shim.RAN
+    assert attempt.end()["stopped"]
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_job_goes_on_when_nobody_says_that_it_is_to_stand_still(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the death of its runner: by itself, after a while."""
+    quick = "import sys; sys.path[:0] = [sys.argv[1]]; import shim; shim.STAND_SECONDS = 0.5"
+    program = [sys.executable, "-c", f"{quick}; sys.exit(shim.main(sys.argv[2]))"]
+    monkeypatch.setattr(
+        attempt, "program", [*program, str(Path(shim.__file__).parent), str(attempt.directory)]
+    )
+    process, pids = standing(attempt)
+    wait_until(lambda: "T" not in {state(pid) for pid in pids})
+    assert "it goes on" in attempt.log
+    process.send_signal(signal.SIGQUIT)
+    assert process.wait(LIMIT_SECONDS) == shim.RAN
 
 
 DAEMON = """
