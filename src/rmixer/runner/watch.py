@@ -88,6 +88,7 @@ class Watched:
     progress_at: float = 0.0
     last: tuple[float, TreeSample, dict[str, Any] | None] | None = None
     samples_per_second: float | None = None
+    stands: bool = False
 
 
 @dataclass(slots=True)
@@ -140,6 +141,12 @@ class Watcher:
         if watched := self._watched.get(token):
             watched.placement = placement
             watched.alarm_at = 0.0
+
+    def stand(self, token: str, *, still: bool) -> None:
+        """The attempt stands still from now on, or goes on; its use is not looked at meanwhile."""
+        if watched := self._watched.get(token):
+            watched.stands = still
+            watched.profiler.begin_anew()
 
     def detach(self, token: str, kernel_peak: int = 0) -> tuple[int, int]:
         """Stop watching an attempt; the highest memory that was seen, on host and device, bytes.
@@ -194,7 +201,8 @@ class Watcher:
             watched.process_peak = max(watched.process_peak, sample.process_peak_bytes)
             _follow(watched, at, sample, page, look)
             watched.last = (at, sample, page)
-            seen[token] = _seen(watched, at, page)
+            if not watched.stands:
+                seen[token] = _seen(watched, at, page)
         look.paces.extend(self._rates.see(at, seen))
         look.sample["node"] = {
             "cpu": round(cpu, 3),
@@ -278,9 +286,8 @@ def _follow(
 ) -> None:
     """What the dispatcher should hear of this."""
     threads = watched.placement.threads or max(1, round(watched.placement.cpu))
-    profile = watched.profiler.see(
-        Sighting(at, sample.counters, threads, page, watched.meter.rss_peak_bytes)
-    )
+    sighting = Sighting(at, sample.counters, threads, page, watched.meter.rss_peak_bytes)
+    profile = None if watched.stands else watched.profiler.see(sighting)
     if profile is not None:
         look.profiles.append((watched.token, profile))
     booked = watched.placement.memory
