@@ -13,9 +13,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from rmixer import events as ev
+from rmixer.faults import COLLATERAL, DRAINED, is_excused, speaks_against
 from rmixer.health import why_closed
-from rmixer.model import Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
-from rmixer.policies.base import Plan, Policy, Snapshot, never_fits, placement_of
+from rmixer.model import CPU, Active, Final, Job, Outcome, Pending, Placement, Reason, StateName
+from rmixer.policies.base import (
+    Plan,
+    Policy,
+    Snapshot,
+    attempt_of,
+    eligible_devices,
+    never_fits,
+    placement_of,
+)
 from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
 from rmixer.policies.live import kind_of
 from rmixer.policies.veto import let_stranded_go_on
@@ -148,15 +157,47 @@ class Dispatcher:
         if outcome.reason == INTERRUPTED.reason and outcome.state == INTERRUPTED.state:
             self._requeue(job, outcome, 0.0, counted=False, answer=answer)
         elif self._has_another_try(job, outcome):
-            counted = not _costs_nothing(job, outcome)
-            self._requeue(job, outcome, _backoff(job, outcome), counted=counted, answer=answer)
+            counted = not self._is_forgiven(job, outcome)
+            delay = 0.0 if outcome.fault and not counted else _backoff(job, outcome)
+            self._requeue(job, outcome, delay, counted=counted, answer=answer)
         else:
             self._end(job, _with_attempts(job, outcome), answer)
+        if outcome.fault:
+            self._judge_gpu(placement_of(job).device, job.spec.name, outcome.fault, answer)
 
     def _has_another_try(self, job: Job, outcome: Outcome) -> bool:
         if outcome.state == StateName.SUCCEEDED or not outcome.retryable:
             return False
-        return _costs_nothing(job, outcome) or job.tries_used < job.spec.retries
+        return self._is_forgiven(job, outcome) or job.tries_used < job.spec.retries
+
+    def _is_forgiven(self, job: Job, outcome: Outcome) -> bool:
+        """Whether another attempt uses none of the job's tries."""
+        if not outcome.fault:
+            return _costs_nothing(job, outcome)
+        jobs = self.state.jobs.values() if job.spec.family else ()
+        family = [one for one in jobs if one.spec.family == job.spec.family]
+        return is_excused(job, attempt_of(job), outcome.fault, self.state.node, family)
+
+    def _judge_gpu(self, device: str, job: str, fault: str, answer: _Answer) -> None:
+        """After a fault: who ends with it, and whether the GPU is given up."""
+        here = [other for other in self.state.active if placement_of(other).device == device]
+        node = self.state.node
+        if device == CPU or device in self.state.drained:
+            return
+        gpus = sum(one.kind != CPU for one in node.devices)
+        names = speaks_against(device, fault, self.state.jobs.values(), gpus)
+        if names:
+            drained = ev.DeviceDrained(
+                at=answer.at, wall=answer.wall, device=device, fault=fault, jobs=names
+            )
+            self._decide(drained, answer)
+            away = _taken_away(DRAINED, self.state.drained[device])
+        elif node.device(device).sharing == "mps":
+            away = _taken_away(COLLATERAL, f"{job} ended its MPS server: {fault}")
+        else:
+            return
+        for other in here:
+            self._stop(other, away, answer)
 
     def _requeue(
         self, job: Job, outcome: Outcome, delay: float, *, counted: bool, answer: _Answer
@@ -300,6 +341,9 @@ class Dispatcher:
             reason = never_fits(job.spec, job.estimate, self.state.node)
             if failed:
                 self._end(job, _cancelled(DEPENDENCY_FAILED, failed), answer)
+            elif self._is_stranded(job):
+                texts = "; ".join(self.state.drained.values())
+                self._end(job, _no_device_left(texts), answer)
             elif reason is not None:
                 outcome = Outcome(
                     state=StateName.FAILED,
@@ -308,6 +352,11 @@ class Dispatcher:
                     retryable=False,
                 )
                 self._end(job, outcome, answer)
+
+    def _is_stranded(self, job: Job) -> bool:
+        """Whether all devices that the job may use have been given up."""
+        devices = eligible_devices(job.spec, self.state.node) if self.state.drained else ()
+        return bool(devices) and all(device.id in self.state.drained for device in devices)
 
     def _failed_predecessor(self, job: Job) -> str:
         for id in job.spec.after:  # noqa: A001
@@ -463,6 +512,14 @@ def _is_surprise(state: RunState, event: ev.Measured) -> bool:
     )
 
 
+def _taken_away(reason: str, message: str) -> Outcome:
+    return Outcome(state=StateName.PREEMPTED, reason=reason, message=message)
+
+
+def _no_device_left(message: str) -> Outcome:
+    return Outcome(state=StateName.FAILED, reason=DRAINED, message=message, retryable=False)
+
+
 def _cancelled(reason: str, message: str) -> Outcome:
     return Outcome(state=StateName.CANCELLED, reason=reason, message=message, retryable=False)
 
@@ -483,7 +540,7 @@ def _is_free(outcome: Outcome) -> bool:
 
 def _costs_nothing(job: Job, outcome: Outcome) -> bool:
     """Whether another attempt uses none of the job's tries: so it is a few times, if it is free."""
-    if outcome.reason == NEVER_STARTED:
+    if outcome.reason in (NEVER_STARTED, COLLATERAL, DRAINED):
         return True
     alike = [a for a in job.attempts[job.forgiven :] if _is_alike(a.outcome, outcome)]
     return _is_free(outcome) and len(alike) + 1 < FREE_ATTEMPTS

@@ -340,6 +340,18 @@ class Requeued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDrained:
+    """A GPU is given up: it takes no job any more. ``jobs`` are the names of those that show it."""
+
+    at: float
+    wall: float
+    device: str
+    fault: str
+    jobs: tuple[str, ...]
+    type: Literal["device_drained"] = "device_drained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A job ended for good."""
 
@@ -373,7 +385,8 @@ Observed = (
     | Woke
 )  # fmt: skip
 Decided = (
-    Placed | Rebooked | Suspended | Continued | Waiting | Stopping | Requeued | Ended | Finished
-)
+    Placed | Rebooked | Suspended | Continued | Waiting | Stopping | Requeued | DeviceDrained
+    | Ended | Finished
+)  # fmt: skip
 Event = Observed | Decided
 Action = Decided | Wake

@@ -1,16 +1,20 @@
-"""Whether a GPU takes jobs: one that cannot be read takes none, and memory of others is not ours.
+"""Whether a GPU takes jobs, how much memory others leave of it, and what people read of that.
 
-Pure; what is seen comes with `rmixer.events.DeviceSeen`.
+Pure. What is seen comes with `rmixer.events.DeviceSeen`, what is decided with `DeviceDrained`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rmixer import events as ev
-from rmixer.model import CPU, Device, JobSpec, Node, Reason
+from rmixer.faults import COLLATERAL
+from rmixer.model import CPU, Active, Attempt, Device, Job, JobSpec, Node, Reason
 from rmixer.policies.base import eligible_devices
 from rmixer.resources import format_bytes
+
+_NAMED = 8
 
 
 def unreadable(index: int | None, problem: str) -> str:
@@ -29,10 +33,38 @@ def with_seen(node: Node, event: ev.DeviceSeen) -> Node:
 
 def _seen(device: Device, event: ev.DeviceSeen) -> Device:
     if event.problem:
-        return replace(device, closed=unreadable(device.index, event.problem))
+        return device
     capacity = device.capacity or event.capacity
     foreign = min(event.foreign, capacity)
-    return replace(device, closed="", memory=capacity - foreign, foreign=foreign)
+    return replace(device, memory=capacity - foreign, foreign=foreign)
+
+
+def restarting(node: Node, active: Iterable[Job]) -> dict[str, str]:
+    """The GPUs whose MPS server is at an end, but not all of its clients."""
+    return {
+        (device := job.state.attempt.placement.device): (
+            f"MPS on {name_of(device, node)} is started anew once its clients are gone"
+        )
+        for job in active
+        if isinstance(job.state, Active)
+        and job.state.stopping is not None
+        and job.state.stopping.reason == COLLATERAL
+    }
+
+
+def drained_text(event: ev.DeviceDrained, node: Node) -> str:
+    """Why a GPU is given up."""
+    return (
+        f"{name_of(event.device, node)} is given up: {event.fault} in {len(event.jobs)} jobs "
+        f"({', '.join(event.jobs[:_NAMED])}{', ...' if len(event.jobs) > _NAMED else ''})"
+    )
+
+
+def without_cost(attempt: Attempt, event: ev.DeviceDrained) -> Attempt:
+    """The attempt, free where it ended with that fault on that GPU."""
+    fault = attempt.outcome.fault if attempt.outcome else ""
+    mine = (attempt.placement.device, fault) == (event.device, event.fault)
+    return replace(attempt, counted=False) if mine else attempt
 
 
 def why_closed(spec: JobSpec, node: Node) -> Reason | None:
@@ -43,7 +75,10 @@ def why_closed(spec: JobSpec, node: Node) -> Reason | None:
     return Reason("DeviceDrained", detail=devices[0].closed)
 
 
-def remark(event: ev.DeviceSeen | ev.Strayed, node: Node, job: str, placed: str) -> str:
+Remarkable = ev.DeviceSeen | ev.Strayed | ev.DeviceDrained
+
+
+def remark(event: Remarkable, node: Node, job: str, placed: str) -> str:
     """What people should read of it; empty where it is no news for them.
 
     Args:
@@ -58,6 +93,8 @@ def remark(event: ev.DeviceSeen | ev.Strayed, node: Node, job: str, placed: str)
                 f"job {job} holds {format_bytes(memory)} of {name_of(device, node)}, though it was "
                 f"placed on {name_of(placed, node)}: it picks a GPU itself"
             )
+        case ev.DeviceDrained():
+            return f"{drained_text(event, node)}; its other jobs go elsewhere at no cost in tries"
         case ev.DeviceSeen(device=device, problem=problem) if problem:
             return f"{unreadable(_index(device, node), problem)}; it takes no new job until it can"
         case ev.DeviceSeen(device=device, processes=processes) if processes:

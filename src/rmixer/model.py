@@ -377,6 +377,7 @@ class Outcome:
         memory_peak_bytes: highest host memory of its process tree; 0 where not measured.
         device_peak_bytes: highest memory on its device, the context included; 0 where not measured.
         retryable: whether another attempt can help (a bad data file will not mend itself).
+        fault: the fault of CUDA that ended it, as `rmixer.faults` calls it; mostly empty.
     """
 
     state: StateName
@@ -387,6 +388,7 @@ class Outcome:
     memory_peak_bytes: int = 0
     device_peak_bytes: int = 0
     retryable: bool = True
+    fault: str = ""
 
 
 # --- a job's state, one class per shape of data --------------------------------------------------
@@ -468,6 +470,16 @@ class Job:
     def id(self) -> str:
         """The job's id."""
         return self.spec.id
+
+    def faulted_on(self, fault: str = "") -> frozenset[str]:
+        """The GPUs on which it has met a fault of CUDA, or that one."""
+        return frozenset(
+            attempt.placement.device
+            for attempt in self.attempts[self.forgiven :]
+            if attempt.outcome is not None
+            and attempt.outcome.fault
+            and fault in ("", attempt.outcome.fault)
+        )
 
     @property
     def tries_used(self) -> int:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rmixer import events as ev
-from rmixer.health import with_seen
+from rmixer.faults import COLLATERAL
+from rmixer.health import drained_text, restarting, unreadable, with_seen, without_cost
 from rmixer.interference import Companies, Correction, Pace, company_key
 from rmixer.model import (
     Active,
@@ -67,6 +68,8 @@ class RunState:
     finished: ev.Finished | None = None
     correction: Correction = field(default_factory=Correction)
     companies: Companies = field(default_factory=Companies)
+    unread: dict[str, str] = field(default_factory=dict)
+    drained: dict[str, str] = field(default_factory=dict)
     roster: Roster = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -111,8 +114,8 @@ class RunState:
     # --- changes ----------------------------------------------------------------------------
 
     def _begin(self, event: ev.Began) -> None:
-        self.began, self.node = event, event.node
-        self.roster.fit_to(self.node)
+        self.began = event
+        self._take_node(event.node)
 
     def _close_queue(self, event: ev.QueueClosed) -> None:  # noqa: ARG002
         self.queue_closed = True
@@ -129,12 +132,39 @@ class RunState:
             self.jobs[job.id] = replace(job, progress=event.progress)
 
     def _see_device(self, event: ev.DeviceSeen) -> None:
-        self.node = with_seen(self.node, event)
-        self.roster.fit_to(self.node)
+        self.unread.pop(event.device, None)
+        if event.problem:
+            self.unread[event.device] = unreadable(
+                self.node.device(event.device).index, event.problem
+            )
+        self._set_node(with_seen(self.node, event))
+
+    def _drain(self, event: ev.DeviceDrained) -> None:
+        """Give a GPU up. What its fault has cost waiting jobs, they get back."""
+        self.drained[event.device] = drained_text(event, self.node)
+        for job in list(self.jobs.values()):
+            if event.device in job.faulted_on(event.fault) and not job.is_final:
+                attempts = tuple(without_cost(a, event) for a in job.attempts)
+                self._put(replace(job, attempts=attempts))
+        self._set_node(self.node)
+
+    def _set_node(self, node: Node) -> None:
+        """The node as it is now, its devices closed for whatever closes them."""
+        busy = restarting(node, self.active)
+        closed = {**busy, **self.unread, **self.drained}
+        devices = tuple(replace(d, closed=closed.get(d.id, "")) for d in node.devices)
+        if devices != self.node.devices or node != self.node:
+            self.node = replace(node, devices=devices)
+            self.roster.fit_to(self.node)
+
+    def _take_node(self, node: Node) -> None:
+        """A node that nothing is known of but what it says of itself."""
+        self.node, self.drained = node, {}
+        self.unread = {d.id: d.closed for d in node.devices if d.closed}
+        self.roster.fit_to(node)
 
     def _resume(self, event: ev.Resumed) -> None:
-        self.node = event.node
-        self.roster.fit_to(self.node)
+        self._take_node(event.node)
         self._fit_to_node()
         self.finished = None
         self.interrupted = "no"
@@ -217,6 +247,8 @@ class RunState:
             attempt = _awake(job.state, event.at)
             state = Active(StateName.COMPLETING, attempt, since, stopping=outcome)
             self._put(replace(job, state=state))
+            if outcome.reason == COLLATERAL:
+                self._set_node(self.node)
 
     def _close(self, event: ev.Requeued | ev.Ended) -> None:
         """End the running attempt, if there is one, and give the job its next state."""
@@ -245,6 +277,8 @@ class RunState:
             needed = int(event.outcome.memory_peak_bytes * MEMORY_MARGIN)
             self._warn_siblings(job, needed, "measured")
         self._learn_device(job, event.outcome)
+        if event.outcome.reason == COLLATERAL:
+            self._set_node(self.node)
 
     def _learn_device(self, job: Job, outcome: Outcome) -> None:
         """What a whole attempt held on its device counts for the waiting members of its family.
@@ -367,6 +401,10 @@ def _learned(job: Job, peak: int, node: Node) -> Estimate:
 
 def _after(job: Job, outcome: Outcome, node: Node) -> Estimate:
     """The reservation for the next attempt: more room after an out-of-memory end, at last all."""
+    if outcome.fault and isinstance(job.state, Active):
+        device = job.state.attempt.placement.device
+        if any(d.id == device and d.sharing == "mps" for d in node.devices):
+            return replace(job.estimate, device_memory=0)  # alone from now on
     if outcome.state != StateName.OUT_OF_MEMORY:
         return job.estimate
     if not _ran_out(outcome):
@@ -403,6 +441,7 @@ _CHANGES: dict[type, Callable[[RunState, Any], None]] = {
     ev.Began: RunState._begin,
     ev.Resumed: RunState._resume,
     ev.DeviceSeen: RunState._see_device,
+    ev.DeviceDrained: RunState._drain,
     ev.Submitted: RunState._submit,
     ev.QueueClosed: RunState._close_queue,
     ev.Interrupted: RunState._interrupt,

@@ -18,13 +18,16 @@ GPU_IS_LOST, UNKNOWN = 15, 999
 
 #: A job: holds so many MiB of its GPU for so many seconds each, or until there is a file of that
 #: name, then lets go: ``SECONDS:MIB FILE:MIB ...``. The GPU is the one that ``CUDA_VISIBLE_DEVICES``
-#: names; with ``gpu=INDEX`` it picks another itself.
+#: names; with ``gpu=INDEX`` it picks another itself. On a GPU that is sick it ends with that error.
 JOB = """
 import os, pathlib, sys, time
 folder = pathlib.Path(os.environ["FAKE_NVML"])
 uuids = [line.split()[0] for line in (folder / "gpus").read_text().splitlines()]
 picks = [int(word[4:]) for word in sys.argv[1:] if word.startswith("gpu=")]
 index = picks[0] if picks else uuids.index(os.environ["CUDA_VISIBLE_DEVICES"])
+sick = folder / f"sick.{index}"
+if sick.exists():
+    sys.exit(sick.read_text())
 mine = folder / "held" / str(os.getpid())
 for word in sys.argv[1:]:
     if ":" not in word:
@@ -70,6 +73,10 @@ class FakeGpus:
     def find(self, index: int | None = None) -> None:
         """They answer again."""
         self._broken(index).unlink()
+
+    def sicken(self, index: int, error: str) -> None:
+        """Every job that comes to the GPU ends with that error."""
+        (self.folder / f"sick.{index}").write_text(error)
 
     def _broken(self, index: int | None) -> Path:
         return self.folder / ("broken" if index is None else f"broken.{index}")

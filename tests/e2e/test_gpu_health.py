@@ -32,7 +32,7 @@ def gpus(place: Workplace, gpu_library: Path) -> FakeGpus:
 def holds(fake: FakeGpus, name: str, *words: str, **keys: Any) -> dict[str, Any]:
     """A job that holds memory of a GPU, and is no program that is traced before."""
     command = " ".join([PYTHON, "-S", str(fake.job), *words])
-    return {"name": name, "command": ["sh", "-c", f"{command}; true"], "device": "gpu", **keys}
+    return {"name": name, "command": ["sh", "-c", f"{command}; exit $?"], "device": "gpu", **keys}
 
 
 def test_a_blind_gpu_takes_no_job_until_it_can_be_read(place: Workplace, gpus: FakeGpus) -> None:
@@ -110,4 +110,24 @@ def test_a_job_that_picks_a_gpu_itself_is_noticed(place: Workplace, gpus: FakeGp
     assert (
         "job a holds 2.4 GiB of GPU 1, though it was placed on GPU 0: it picks a GPU itself"
         in warnings
+    )
+
+
+def test_a_sick_gpu_is_given_up_and_its_jobs_go_elsewhere(place: Workplace, gpus: FakeGpus) -> None:
+    """At no cost in tries, though they have none to spare, and with one message."""
+    gpus.sicken(0, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    place.write(*(holds(gpus, name, "0.01:200", gpu_memory="1GiB") for name in "abcd"))
+    document = place.run("run", "jobs.yaml", "--json", "--policy", "all-at-once")
+    assert document.returncode == 0, document.stderr
+    report = json.loads(document.stdout)
+    assert {job["device"] for job in report["jobs"]} == {gpus.uuids[1]}
+    lost = [a for job in report["jobs"] for a in job["attempts"] if a["state"] != "SUCCEEDED"]
+    assert len(lost) >= 2
+    assert not any(attempt["counted"] for attempt in lost)
+    assert lost[0]["reason"] == "CUDA fault (uncorrectable ECC error)"
+    (warning,) = [text for text in report["warnings"] if "given up" in text]
+    assert warning.startswith("GPU 0 is given up: uncorrectable ECC error in 2 jobs (")
+    assert report["devices"][1]["closed"] in warning
+    assert document.stderr.count("GPU 0 is given up") == 2, (
+        "once as it happens, once in the summary"
     )

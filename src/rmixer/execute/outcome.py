@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from rmixer.faults import find_fault
 from rmixer.model import Outcome, StateName
 
 MESSAGE_LINES = 15
@@ -160,7 +161,8 @@ def _failed(
         )
     if memory is not None:
         return replace(facts, state=StateName.OUT_OF_MEMORY, reason=memory)
-    return facts
+    fault = find_fault(tail[-SEARCHED_LINES:])
+    return replace(facts, reason=f"CUDA fault ({fault})", fault=fault) if fault else facts
 
 
 def _killed_for_memory(ended: Mapping[str, Any], tail: Sequence[str]) -> Memory | None:

@@ -293,14 +293,20 @@ def eligible_devices(spec: JobSpec, node: Node) -> tuple[Device, ...]:
 
 
 def pick_device(plan: Plan, job: Job) -> Device:
-    """The CPU if the job may use it, else the open GPU it may use with the most free memory."""
+    """The CPU if the job may use it, else the open GPU it may use with the most free memory.
+
+    One on which it has met a fault is the last.
+    """
     devices = eligible_devices(job.spec, plan.snapshot.node)
     if not devices:
         return Device(id=job.spec.device, kind="absent")
     for device in devices:
         if device.kind == CPU:
             return device
-    return max(devices, key=lambda d: (not d.closed, plan.free_device_memory[d.id]))
+    met = job.faulted_on()
+    return max(
+        devices, key=lambda d: (not d.closed, d.id not in met, plan.free_device_memory[d.id])
+    )
 
 
 def device_memory(device: Device, job: Job) -> int:

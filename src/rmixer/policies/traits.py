@@ -21,12 +21,17 @@ LABELS = ("compute", "memory", "low")
 def devices_of(job: Job, node: Node) -> tuple[Device, ...]:
     """The devices that a job may use and has a profile for; all it may use where it has none.
 
-    Those that take no job now only where there are no others.
+    Those that take no job now, and those on which it has met a fault, only where there are no
+    others.
     """
     devices = eligible_devices(job.spec, node)
     if job.profiles:
         devices = tuple(device for device in devices if device.kind in job.profiles)
-    return tuple(device for device in devices if not device.closed) or devices
+    opened = tuple(device for device in devices if not device.closed) or devices
+    if not job.attempts:
+        return opened
+    met = job.faulted_on()
+    return tuple(device for device in opened if device.id not in met) or opened
 
 
 def profile_on(job: Job, kind: str) -> Profile | None:

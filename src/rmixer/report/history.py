@@ -12,7 +12,7 @@ from typing import Any
 
 from rmixer import events as ev
 from rmixer.errors import StorageError
-from rmixer.health import remark
+from rmixer.health import Remarkable, remark
 from rmixer.model import (
     Attempt,
     Estimate,
@@ -150,12 +150,12 @@ class History:
                 self.jobs[job].attempts.append(record)
             case ev.Ended(job=job):
                 self.jobs[job].ended = when
-            case ev.DeviceSeen() | ev.Strayed():
+            case ev.DeviceSeen() | ev.Strayed() | ev.DeviceDrained():
                 self._remark(event)
             case _:
                 self._apply_to_attempt(event, when)
 
-    def _remark(self, event: ev.DeviceSeen | ev.Strayed) -> None:
+    def _remark(self, event: Remarkable) -> None:
         """Keep what people should know of the run's devices, each thing once."""
         attempt = self._attempt(event)
         job = self.jobs[event.job].spec.name if isinstance(event, ev.Strayed) else ""

@@ -19,7 +19,7 @@ from rmixer.dispatcher import Dispatcher
 from rmixer.errors import RmixerError
 from rmixer.execute.base import NEVER_STARTED, RENEW_SECONDS, End, ExecutionError, Executor, LostEnd
 from rmixer.execute.outcome import cage_peak
-from rmixer.health import remark
+from rmixer.health import Remarkable, remark
 from rmixer.interference import UNKNOWN, host_sharing, predict_rates
 from rmixer.log import EventLog, SampleLog
 from rmixer.model import Active, Estimate, Job, Outcome, Placement, StateName
@@ -227,7 +227,7 @@ class Loop:
 
     def _say(self, event: ev.Event) -> None:
         """Tell people at once what the report will tell them of GPUs."""
-        if not isinstance(event, ev.DeviceSeen | ev.Strayed):
+        if not isinstance(event, Remarkable):
             return
         job = self.state.jobs.get(event.job) if isinstance(event, ev.Strayed) else None
         placed = job.state.attempt.placement.device if job and isinstance(job.state, Active) else ""
