@@ -26,7 +26,7 @@ import threading
 import weakref
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 #: Weight of the newest look in how the time before the backward pass is divided.
 _NEWEST = 0.5
@@ -50,9 +50,9 @@ class Phases:
         """Begin anew, as a forked child does."""
         self.input = self.forward = self.backward = self.optimizer = 0.0
         self.booked = 0.0  # sum of all four
-        self.share = 0.0  # of the input in what is before the backward pass, waiting left out
-        self.looks = 0
-        self.evaluating = False
+        # of the input in what is before the backward pass, waiting left out: without and with it
+        self.shares: List[Optional[float]] = [None, None]
+        self.evaluating = self.stepping = False
         self._cut()
 
     def _cut(self) -> None:
@@ -79,6 +79,7 @@ class Phases:
     def before_step(self) -> Tuple[float, float]:
         """An outermost step of an optimizer begins."""
         now = self.mark = perf_counter()
+        self.stepping = True
         if self.waited:  # no backward pass has taken it
             self.input += self.waited
             self.booked += self.waited
@@ -88,6 +89,7 @@ class Phases:
     def after_step(self, began: Tuple[float, float]) -> None:
         """It has ended."""
         now = perf_counter()
+        self.stepping = False
         own = now - began[0] - (self.booked - began[1])
         self.optimizer += own
         self.booked += own
@@ -117,15 +119,17 @@ class Phases:
     def _before_backward(self, now: float) -> None:
         """Divide what lies between the last border and the backward pass."""
         began = self.mark or self.called
+        kind = self.waited > 0
         rest = max(0.0, now - began - self.waited)
-        if self.called and self.mark and rest:
-            share = min(1.0, max(0.0, (self.called - began - self.waited) / rest))
-            self.share += (share - self.share) * (_NEWEST if self.looks else 1.0)
-            self.looks += 1
-        elif self.called:
+        if self.stepping:  # the step asks for the gradient itself; it has its batch
             share = 0.0
-        else:
-            share = self.share
+        elif self.called and self.mark and rest:
+            share = min(1.0, max(0.0, (self.called - began - self.waited) / rest))
+            before = self.shares[kind]
+            mean = share if before is None else _NEWEST * share + (1 - _NEWEST) * before
+            self.shares[kind] = mean
+        else:  # where it was never looked at, all of it is taken for the forward pass
+            share = 0.0 if self.called else self.shares[kind] or 0.0
         self.input += self.waited + share * rest
         self.forward += rest - share * rest
         self.booked += self.waited + rest

@@ -186,3 +186,86 @@ def test_the_peak_of_cudas_allocator_is_published(tmp_path: Path) -> None:
     assert seen["device_reserved_peak_bytes"] == 400 << 20
     assert seen["device_allocated_peak_bytes"] == 200 << 20
     assert seen["device_reserved_bytes"] == 40 << 20
+
+
+PHASES = """
+import json, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        time.sleep(0.003)
+        return x * 1
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(0.005)
+        return gradient
+
+class Rows(Dataset):
+    def __len__(self):
+        return 30
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.randn(4)
+
+class SlowSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        if closure is not None:
+            closure()
+        time.sleep(0.002)
+        return super().step()
+
+def generated():
+    for _ in range(30):
+        time.sleep(0.004)
+        yield torch.randn(1, 4)
+
+model = torch.nn.Linear(4, 1)
+optimizer = SlowSGD(model.parameters(), lr=0.1)
+own = dict.fromkeys(("input", "forward", "backward", "optimizer"), 0.0)
+
+def spent(phase, since):
+    now = time.perf_counter()
+    own[phase] += now - since
+    return now
+
+def train(batches, enclosed=False):
+    at = time.perf_counter()
+    for x in batches:
+        at = spent("input", at)
+        if enclosed:  # the step calls for the gradient, as that of L-BFGS does
+            def closure():
+                began = time.perf_counter()
+                loss = Slow.apply(model(x)).mean()
+                now = spent("forward", began)
+                loss.backward()
+                own["optimizer"] -= spent("backward", now) - began
+            optimizer.step(closure)
+        else:
+            loss = Slow.apply(model(x)).mean()
+            at = spent("forward", at)
+            loss.backward()
+            at = spent("backward", at)
+            optimizer.step()
+        at = spent("optimizer", at)
+
+train(generated())
+model.eval(); time.sleep(0.3); model.train()  # an evaluation is no phase
+train(DataLoader(Rows()))
+time.sleep(0.3)  # nor is a checkpoint
+train(DataLoader(Rows()), enclosed=True)
+print(json.dumps(own))
+"""
+
+
+def test_the_time_of_each_phase(tmp_path: Path) -> None:
+    """As the program measures it: batches of its own and of a loader, steps that enclose the rest."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, "train.py", script=PHASES, RMIXER_PROGRESS=str(page), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    own, seen = json.loads(done.stdout), read_progress(str(page))
+    assert seen is not None
+    assert seen["step"] == 90
+    for phase, seconds in own.items():
+        assert seen[f"{phase}_seconds"] == pytest.approx(seconds, rel=0.1, abs=0.03), (own, seen)
