@@ -37,6 +37,25 @@ THREAD_VARIABLES = (
     "TF_NUM_INTRAOP_THREADS",
 )
 
+#: How much an allocator of PyTorch may take of each GPU; read by `rmixer.launch.limit`.
+DEVICE_MEMORY = "RMIXER_DEVICE_MEMORY"
+#: Left for the context of CUDA, which no allocator knows of.
+CONTEXT_BYTES = 512 * MIB
+#: (variable, value, other variables by which a user decides the same) of TensorFlow, JAX, Paddle.
+GROWTH = (
+    ("TF_FORCE_GPU_ALLOW_GROWTH", "true", ()),
+    (
+        "XLA_PYTHON_CLIENT_PREALLOCATE",
+        "false",
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
+    ),
+    (
+        "FLAGS_allocator_strategy",
+        "auto_growth",
+        ("FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_initial_gpu_memory_in_mb"),
+    ),
+)
+
 #: From this version of glibc on, any mmap threshold is taken (seen in 2.36). Older ones ignore one
 #: above 32 MiB, half of their ``HEAP_MAX_SIZE``, and would then map every block of 128 KiB.
 _ANY_THRESHOLD = (2, 36)
@@ -96,6 +115,7 @@ def job_environment(
         "PYTHONUNBUFFERED": "1",
         **allocator_settings(),
         **thread_settings(placement.threads, {**inherited, **own}),
+        **growth_settings(placement.device, {**inherited, **own}),
     }
     changes = {name: value for name, value in changes.items() if name not in inherited}
     changes["TMPDIR"] = temporary
@@ -108,12 +128,35 @@ def job_environment(
     if spec.kind == "command" and own.get(PROGRESS) != "":
         path = own.get("PYTHONPATH", inherited.get("PYTHONPATH"))
         changes |= {PROGRESS: progress, "PYTHONPATH": launched(path)}
+        changes |= device_limit(placement)
     return changes | {
         TOKEN: token,
         "RMIXER_JOB_ID": spec.id,
         "RMIXER_ATTEMPT": str(attempt_number),
         "RMIXER_RUN_DIR": str(run_dir),
     }
+
+
+def growth_settings(device: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """On a GPU: let frameworks take its memory as they need it, not most of it at once.
+
+    Where the user has set one of a framework's own variables, that framework is left alone.
+    """
+    if device == CPU:
+        return {}
+    return {
+        name: value
+        for name, value, others in GROWTH
+        if not any(other in environment for other in (name, *others))
+    }
+
+
+def device_limit(placement: Placement) -> dict[str, str]:
+    """What the launcher holds PyTorch's allocator to: the booking less the context."""
+    booked = placement.device_memory
+    if placement.device == CPU or not booked:
+        return {}
+    return {DEVICE_MEMORY: str(max(booked // 2, booked - CONTEXT_BYTES))}
 
 
 def launched(path: str | None) -> str:

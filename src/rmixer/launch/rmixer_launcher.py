@@ -30,7 +30,8 @@ def arm(wanted: Dict[str, str]) -> None:
     """Wait for the program to import torch, then do what was asked for.
 
     Args:
-        wanted: ``RMIXER_PROGRESS`` or ``RMIXER_TRACE`` with the file to write.
+        wanted: ``RMIXER_PROGRESS`` or ``RMIXER_TRACE`` with the file to write;
+            ``RMIXER_DEVICE_MEMORY`` with bytes.
     """
     actions: List[Callable[[], None]] = []
     if "RMIXER_PROGRESS" in wanted:
@@ -43,6 +44,9 @@ def arm(wanted: Dict[str, str]) -> None:
     if "RMIXER_TRACE" in wanted:
         atexit.register(_note_end, wanted["RMIXER_TRACE"])
         actions.append(lambda: _trace(wanted["RMIXER_TRACE"]))
+    elif "RMIXER_DEVICE_MEMORY" in wanted:
+        limit = int(wanted["RMIXER_DEVICE_MEMORY"])
+        actions.append(lambda: load("limit", _HERE).install(limit))
     when_imported("torch", actions)
 
 

@@ -5,8 +5,9 @@ the path is run first, as if this one were not there. Nothing happens unless the
 
     RMIXER_PROGRESS=FILE   count optimizer steps and samples into the page FILE, and note the peak
     RMIXER_TRACE=FILE      run on fake tensors for a few steps, write the trace to FILE, and end
+    RMIXER_DEVICE_MEMORY=N hold the allocator of each GPU to N bytes
 
-Both wait for the program to import torch. Programs started with ``-I``, ``-S`` or ``-E``, frozen
+All wait for the program to import torch. Programs started with ``-I``, ``-S`` or ``-E``, frozen
 ones, and other interpreters escape this; they are then watched from outside alone.
 
 Standard library only, Python 3.8 and later, nothing of rmixer.
@@ -34,7 +35,7 @@ def _chain() -> None:
 
 
 def _arm() -> None:
-    names = ("RMIXER_PROGRESS", "RMIXER_TRACE")
+    names = ("RMIXER_PROGRESS", "RMIXER_TRACE", "RMIXER_DEVICE_MEMORY")
     wanted = {name: os.environ[name] for name in names if os.environ.get(name)}
     if not wanted:
         return
