@@ -451,6 +451,7 @@ class Job:
         forgiven: so many of them, the oldest, were before the user asked for new tries.
         estimate: what to reserve for it.
         profile: what it uses, where known.
+        told: what was known of it when it was submitted: declared, or measured before.
         profiles: what it uses per kind of device, where declared or measured there; a kind that is
             missing from one that is not empty is one on which the job cannot train.
         progress: how far the running attempt is.
@@ -463,6 +464,7 @@ class Job:
     attempts: tuple[Attempt, ...] = ()
     forgiven: int = 0
     profile: Profile | None = None
+    told: Profile | None = None
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     progress: Progress | None = None
 

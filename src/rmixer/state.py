@@ -190,6 +190,7 @@ class RunState:
             queued_at=event.at,
             estimate=event.estimate,
             profile=profile,
+            told=event.profile,
             profiles=event.profiles,
         )
         self._put(job)

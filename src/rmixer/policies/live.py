@@ -60,19 +60,27 @@ def step_seconds_alone(
     known = companies.alone.get(alone_key(job, node))
     if known is not None:
         return known
-    placement = placement_of(job)
-    kind = node.device(placement.device).kind
-    profile = profile_on(job, kind)
+    kind = node.device(placement_of(job).device).kind
+    told = (job.profiles.get(kind), job.told if kind == CPU else None)
+    found = (_step_seconds_of(job, profile, kind, total_steps) for profile in told)
+    return next((seconds for seconds in found if seconds is not None), None)
+
+
+def _step_seconds_of(
+    job: Job, profile: Profile | None, kind: str, total_steps: int
+) -> float | None:
+    """What a step takes alone by a profile that was known before the job began."""
     if profile is None or profile.source in (UNKNOWN.source, "live"):
         return None
-    if kind == CPU and profile.source in _WITH_THREADS and profile.threads != placement.threads:
+    threads = placement_of(job).threads
+    if kind == CPU and profile.source in _WITH_THREADS and profile.threads != threads:
         return None
-    if profile.source == "probe" and profile.step_seconds is not None:
+    if profile.source != "history" and profile.step_seconds is not None:
         return profile.step_seconds
     steps = total_steps or job.spec.total_steps or profile.total_steps
-    if profile.solo_seconds is not None and steps:
-        return max(0.0, profile.solo_seconds - profile.startup_seconds) / steps or None
-    return profile.step_seconds if profile.source == "declared" else None
+    if profile.solo_seconds is None or not steps:
+        return None
+    return max(0.0, profile.solo_seconds - profile.startup_seconds) / steps or None
 
 
 def predicted_rates(

@@ -6,8 +6,9 @@ when, the wall times and what each attempt wrote of itself, so this fold keeps t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmixer import events as ev
@@ -39,16 +40,23 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What an attempt books from `start` to `end`, seconds since the run began."""
+    """What an attempt books from `start` to `end`, seconds since the run began.
+
+    One that ``stands`` still books no cores.
+    """
 
     start: float
     end: float
     placement: Placement
+    stands: bool = False
 
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One start of a job; `placements` hold from their times on, the newest is the present one."""
+    """One start of a job; `placements` hold from their times on, the newest is the present one.
+
+    ``stood`` has the times in which it stood still; one that has not ended is open.
+    """
 
     number: int
     token: str
@@ -60,6 +68,7 @@ class AttemptRecord:
     result: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
     peak_bytes: int = 0
+    stood: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def placement(self) -> Placement:
@@ -71,11 +80,29 @@ class AttemptRecord:
         end = max(self.ended.at if self.ended else now, self.began.at)
         starts = [min(at, end) for at, _ in self.placements]
         return [
-            Booking(start, stop, placement)
+            Booking(start, stop, placement, stands=self._stands(start))
             for start, stop, (_, placement) in zip(
                 starts, [*starts[1:], end], self.placements, strict=True
             )
         ]
+
+    def suspended_seconds(self, now: float) -> float:
+        """How long it has stood still until now."""
+        end = max(self.ended.at if self.ended else now, self.began.at)
+        return sum(max(0.0, min(stop, end) - start) for start, stop in self.stood)
+
+    def _stands(self, at: float) -> bool:
+        return any(start <= at < stop for start, stop in self.stood)
+
+    def stand(self, at: float) -> None:
+        """It stands still from now on, and books no cores."""
+        self.stood.append((at, math.inf))
+        self.placements.append((at, replace(self.placement, cpu=0.0)))
+
+    def go_on(self, at: float, placement: Placement) -> None:
+        """It goes on there."""
+        self.stood[-1] = (self.stood[-1][0], at)
+        self.placements.append((at, placement))
 
     def close(self, when: Moment, outcome: Outcome) -> None:
         """Note an end. The first one seen sets the time, the newest one what it counts as."""
@@ -170,6 +197,10 @@ class History:
                 return
             case ev.Rebooked(placement=placement):
                 attempt.placements.append((event.at, placement))
+            case ev.Suspended():
+                attempt.stand(event.at)
+            case ev.Continued(placement=placement) if attempt.stood:
+                attempt.go_on(event.at, placement)
             case ev.Progressed(progress=progress):
                 attempt.progress = progress
             case ev.MemoryGrew(memory=memory) | ev.Profiled(profile=Profile(memory=memory)):

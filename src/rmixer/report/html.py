@@ -26,6 +26,7 @@ _UNIT = re.compile(r"(?<=\d) (?=%|s\b|[KMGT]iB|cores?\b)")
 _LOOKS = {
     "failed": "failed attempt",
     "stopped": "stopped attempt",
+    "suspended": "suspended: it stood still",
     "running": "still running",
 }
 

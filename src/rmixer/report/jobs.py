@@ -84,6 +84,7 @@ def _work(
     done = None if samples is None else max(0.0, samples - (earlier or 0))
     return {
         "seconds": seconds,
+        "suspended_seconds": newest.suspended_seconds(end) if newest else None,
         "samples": samples,
         "samples_per_second": done / seconds if done is not None and seconds else None,
         "slowdown": seconds / solo if seconds is not None and solo else None,
@@ -99,6 +100,7 @@ def _attempt(attempt: AttemptRecord, end: float) -> dict[str, Any]:
         "started_at": rfc3339(attempt.began.wall),
         "ended_at": rfc3339(attempt.ended.wall) if attempt.ended else None,
         "seconds": _seconds(attempt, end),
+        "suspended_seconds": attempt.suspended_seconds(end),
         "device": attempt.placement.device,
         "cores": list(attempt.placement.cores),
         "threads": attempt.placement.threads,

@@ -19,7 +19,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in which an attempt had the same device and cores."""
+    """A time in which an attempt had the same device and cores, or stood still on them."""
 
     job: JobRecord
     attempt: AttemptRecord
@@ -28,6 +28,7 @@ class Span:
     device: str
     cores: tuple[int, ...]
     cpu: float
+    stands: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,12 @@ def _spans_of_attempt(job: JobRecord, attempt: AttemptRecord, end: float) -> Ite
     for booking in attempt.bookings(end):
         place = booking.placement
         begin = booking.start
-        if span is not None and (span.device, span.cores) == (place.device, place.cores):
+        now = place.device, place.cores, booking.stands
+        if span is not None and (span.device, span.cores, span.stands) == now:
             begin = span.start
         elif span is not None and span.end > span.start:
             yield span
-        span = Span(job, attempt, begin, booking.end, place.device, place.cores, place.cpu)
+        span = Span(job, attempt, begin, booking.end, *now[:2], place.cpu, now[2])
     if span is not None:
         yield span
 

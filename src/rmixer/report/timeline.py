@@ -22,7 +22,10 @@ _LOST = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of the timeline. ``look`` is ``done``, ``failed``, ``stopped`` or ``running``."""
+    """One bar of the timeline.
+
+    ``look`` is ``done``, ``failed``, ``stopped``, ``running``, or ``suspended``: it stood still.
+    """
 
     x: float
     y: float
@@ -103,6 +106,8 @@ def family_of(family: str, name: str) -> str:
 
 
 def _look(box: Box) -> str:
+    if box.span.stands:
+        return "suspended"
     outcome = box.span.attempt.outcome
     if outcome is None:
         return "running"
@@ -122,6 +127,7 @@ def _title(box: Box, name: str) -> str:
         [
             name,
             f"attempt {attempt.number} of {span.job.spec.retries + 1}: {end}{reason}",
+            *(["suspended: it stood still"] if span.stands else []),
             f"{format_seconds(span.start)} to {format_seconds(span.end)}, {took}",
             f"{cores}, {threads or 'default'} threads, {span.cpu:g} cores booked",
         ]

@@ -16,6 +16,7 @@ from rmixer.model import (
     Outcome,
     Pending,
     Progress,
+    Reason,
     StateName,
 )
 from rmixer.report.text import finite, one_line
@@ -165,6 +166,8 @@ def reason_of(job: Job) -> str:
     match job.state:
         case Pending(reason=reason):
             said = str(reason)
+        case Active(name=StateName.SUSPENDED, reason=Reason() as why):
+            said = str(why)
         case Active(stopping=Outcome() as outcome) | Final(outcome=outcome):
             said = outcome.reason
         case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rmixer.errors import NeverFitsError, UsageError
 from rmixer.estimate.contexts import context_key, context_of
@@ -21,6 +21,7 @@ from rmixer.estimate.estimator import (
 from rmixer.execute.environment import declared_threads
 from rmixer.model import CPU, Estimate, JobSpec, Node, Profile
 from rmixer.policies.base import eligible_devices, never_fits
+from rmixer.spec import declared_profiles
 from rmixer.store import Store, machine_key
 
 logger = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ TRACE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A job with what is believed of it."""
+    """A job with what is believed of it; ``profiles`` has what it declares, per kind of device."""
 
     spec: JobSpec
     estimate: Estimate
     profile: Profile | None
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
 
 def admit(
@@ -59,14 +61,14 @@ def admit(
     machine = machine_key(node.name, len(node.cores))
     traced = traced or {}
     jobs = [charge_threads(spec, node) for spec in jobs]
-    admitted = [
-        Admitted(
-            spec,
-            estimate_memory(spec, node, store, traced.get(spec.id)),
-            store.profile(spec.signature, spec.family, machine),
-        )
-        for spec in jobs
-    ]
+    kinds = list(dict.fromkeys(device.kind for device in node.devices))
+    admitted = []
+    for spec in jobs:
+        declared = declared_profiles(spec, kinds)
+        estimate = estimate_memory(spec, node, store, traced.get(spec.id))
+        measured = store.profile(spec.signature, spec.family, machine)
+        profile = measured or declared.get(CPU)
+        admitted.append(Admitted(spec, estimate, profile, declared))
     refused = [
         _refused(one, node, reason, traced.get(one.spec.id))
         for one in admitted

@@ -284,7 +284,12 @@ _Make = Callable[[float, float], ev.Observed]
 
 def _submit(one: admit.Admitted) -> _Make:
     return lambda at, wall: ev.Submitted(
-        at=at, wall=wall, spec=one.spec, estimate=one.estimate, profile=one.profile
+        at=at,
+        wall=wall,
+        spec=one.spec,
+        estimate=one.estimate,
+        profile=one.profile,
+        profiles=one.profiles,
     )
 
 

@@ -6,10 +6,12 @@ from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_run import GPU, ScriptedRun, eight_jobs
+from scripted_run import GPU, WALL, ScriptedRun, eight_jobs
 
-from rmixer.model import Device
+from rmixer import events as ev
+from rmixer.model import Device, Placement, Reason
 from rmixer.report.charts import Scale, thin, usage
+from rmixer.report.document import build_document
 from rmixer.report.history import fold
 from rmixer.report.lanes import layout, shares, slots, spans_of
 from rmixer.report.timeline import color_numbers, draw
@@ -148,3 +150,25 @@ def test_capacity_far_above_is_told_not_drawn() -> None:
     assert far.capacity_y is None
     assert "above this scale" in far.capacity_label
     assert near.capacity_y is not None
+
+
+def test_a_job_that_stood_still_is_drawn_as_such_and_books_no_core_meanwhile() -> None:
+    """Ran 2 s, stood 6 s, ran 2 s on another core: three bars, and 4 s of a core booked."""
+    run = ScriptedRun(cores=2)
+    run.submit("a")
+    run.place(0.0, "a", (0,))
+    token = run.token("a")
+    why = Reason("Interference", 0.9, 0.98, "sum of rates")
+    run.add(ev.Suspended, 2.0, job="a", token=token, reason=why)
+    standing = build_document(run.events, now=WALL + 5.0)["jobs"][0]
+    assert (standing["state"], standing["reason"]) == ("SUSPENDED", str(why))
+    assert standing["suspended_seconds"] == 3.0
+    place = Placement(cores=(1,), cpu=1.0, threads=1)
+    run.add(ev.Continued, 8.0, job="a", token=token, placement=place)
+    run.succeed(10.0, "a")
+    run.finish(10.0)
+    drawing = draw(layout(fold(run.events), 10.0), {"a": 0}, Scale(10.0), ())
+    assert [bar.look for bar in drawing.bars] == ["done", "suspended", "done"]
+    document = build_document(run.events)
+    assert document["jobs"][0]["suspended_seconds"] == 6.0
+    assert document["devices"][0]["utilisation"]["booked"] == 4.0 / 20.0
