@@ -45,6 +45,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "estimate.json"
 ERRORS = ROOT / "src" / "rmixer" / "estimate" / "errors.json"
 DOCS = ROOT / "docs" / "memory.md"
 STEPS = 8
+#: A training takes seconds; beside other work, minutes, which changes nothing of its memory.
+PATIENCE_SECONDS = 1200.0
 BATCH_SIZES = (512, 2048, 8192)
 #: Rows of data and of the largest table: the tables have some 20k to 2M rows together.
 SIZES = ((60_000, 1_500), (200_000, 60_000), (800_000, 2_000_000))
@@ -126,11 +128,15 @@ def main() -> None:
     if args.smoke:
         wanted = [c for c in wanted if "batch 512 tables 1500" in c.name][:1] + wanted[-1:]
     began = time.time()
-    rows = run(wanted)
+    rows: list[dict[str, Any]] = []
+    for row in run(wanted):
+        rows.append(row)
+        print(line(row), flush=True)
+        if not args.smoke:  # at once: a run that breaks off has not been for nothing
+            args.out.parent.mkdir(exist_ok=True)
+            document = merged(args.out, rows)
+            args.out.write_text(json.dumps(document, indent=1) + "\n")
     if not args.smoke:
-        args.out.parent.mkdir(exist_ok=True)
-        document = merged(args.out, rows)
-        args.out.write_text(json.dumps(document, indent=1) + "\n")
         write_documents(document)
     print(summary(rows, time.time() - began))
 
@@ -144,8 +150,8 @@ def merged(out: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "rows": kept}
 
 
-def run(wanted: Sequence[Configuration]) -> list[dict[str, Any]]:
-    """Estimate all, then train all."""
+def run(wanted: Sequence[Configuration]) -> Iterator[dict[str, Any]]:
+    """Estimate all, then train all, a row each."""
     with tempfile.TemporaryDirectory(prefix="estimate-") as name:
         folder = Path(name)
         cache = Path(os.environ.get("RMIXER_BENCH_CACHE", folder / "cache"))
@@ -159,10 +165,9 @@ def run(wanted: Sequence[Configuration]) -> list[dict[str, Any]]:
             estimator.estimate([job], Target(), parse=True, measure=True, commands=True)[0]
             for job in jobs
         ]
-        rows = []
         for configuration, job, estimate in zip(wanted, jobs, estimates, strict=True):
             measured = train(job, folder, cache)
-            row = {
+            yield {
                 "group": configuration.group,
                 "name": configuration.name,
                 "source": estimate.source,
@@ -172,9 +177,6 @@ def run(wanted: Sequence[Configuration]) -> list[dict[str, Any]]:
                 "parts": dict(estimate.bytes),
                 "notes": list(estimate.notes),
             }
-            rows.append(row)
-            print(line(row), flush=True)
-        return rows
 
 
 def train(job: JobSpec, folder: Path, cache: Path) -> int:
@@ -185,7 +187,8 @@ def train(job: JobSpec, folder: Path, cache: Path) -> int:
         return watched([str(word) for word in job.payload["argv"]], environment)
     asked = {key: value for key, value in job.payload.items() if value is not None}
     wanted = {**asked, "name": job.name, "threads": job.threads}
-    return train_once(wanted, folder, cache, environment)["peak_bytes"]
+    measured = train_once(wanted, folder, cache, environment, limit_seconds=PATIENCE_SECONDS)
+    return measured["peak_bytes"]
 
 
 def watched(command: list[str], environment: Mapping[str, str]) -> int:

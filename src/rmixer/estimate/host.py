@@ -88,7 +88,12 @@ def tiny_job() -> dict[str, Any]:
 
 
 def train_once(
-    job: Mapping[str, Any], folder: Path, cache: Path, environment: Mapping[str, str]
+    job: Mapping[str, Any],
+    folder: Path,
+    cache: Path,
+    environment: Mapping[str, str],
+    *,
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> dict[str, int]:
     """Really train a job of ours in a process of its own, and read what that says of its memory.
 
@@ -97,6 +102,7 @@ def train_once(
         folder: where its files go.
         cache: where parsed data are.
         environment: of the process, as jobs have it.
+        limit_seconds: how long it may take.
 
     Returns:
         `rmixer.monitor.own_memory` of the process when it was done, bytes.
@@ -119,11 +125,11 @@ def train_once(
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=LIMIT_SECONDS,
+            timeout=limit_seconds,
             check=True,
         )
     except subprocess.TimeoutExpired as error:
-        raise RmixerError(f"{job['name']} took over {LIMIT_SECONDS:.0f} s") from error
+        raise RmixerError(f"{job['name']} took over {limit_seconds:.0f} s") from error
     except subprocess.CalledProcessError as error:
         why = f"{job['name']} cannot be measured: {last_line(error.stderr)}"
         raise RmixerError(why) from error
