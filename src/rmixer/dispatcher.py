@@ -22,7 +22,6 @@ from rmixer.policies.base import (
     Snapshot,
     attempt_of,
     eligible_devices,
-    never_fits,
     placement_of,
 )
 from rmixer.policies.limits import attempts_table, memory_limit, raised_limit
@@ -41,6 +40,9 @@ _RATE_CHANGE = 0.1
 
 #: Events after which nothing can start that could not before.
 _CHANGES_NO_PLAN = (ev.Submitted, ev.Spawned, ev.Adopted, ev.Progressed, ev.Strayed)
+
+#: Events from which nothing follows.
+_ONLY_TELL = (ev.Progressed, ev.Spawned)
 
 #: Ends after which the job waits longer each time; others do not count against its patience.
 _FAILURES = (StateName.FAILED, StateName.OUT_OF_MEMORY)
@@ -89,6 +91,9 @@ class Dispatcher:
         """
         answer = _Answer(event.at, event.wall, [])
         if self.state.finished is not None and not isinstance(event, ev.Resumed):
+            return answer.actions
+        if isinstance(event, _ONLY_TELL):
+            self.state.apply(event)
             return answer.actions
         known = self._is_current(event)
         changes_plan = self._changes_plan(event)
@@ -326,7 +331,7 @@ class Dispatcher:
     def _open(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Those of which not every device is closed."""
         node = self.state.node
-        if not any(device.closed for device in node.devices):
+        if not self.state.roster.any_closed:
             return jobs
         return tuple(job for job in jobs if why_closed(job.spec, node) is None)
 
@@ -338,7 +343,7 @@ class Dispatcher:
             if not isinstance(job.state, Pending):
                 continue
             failed = self._failed_predecessor(job)
-            reason = never_fits(job.spec, job.estimate, self.state.node)
+            reason = self.state.roster.never_fits(job)
             if failed:
                 self._end(job, _cancelled(DEPENDENCY_FAILED, failed), answer)
             elif self._is_stranded(job):
@@ -383,7 +388,7 @@ class Dispatcher:
             self._go_on(self.state.jobs[id], placement, answer)
         for id, placement in plan.starts.items():  # noqa: A001
             self._place(self.state.jobs[id], placement, answer)
-        shut = roster.ready if any(d.closed for d in self.state.node.devices) else ()
+        shut = roster.ready if self.state.roster.any_closed else ()
         self._say_why({*plan.waits, *blocked, *roster.due, *shut}, plan, answer)
 
     def _say_why(self, jobs: Iterable[str], plan: Plan, answer: _Answer) -> None:
@@ -449,7 +454,7 @@ class Dispatcher:
                 return Reason("Dependency", detail=name)
         if job.state.not_before > now:
             return Reason("Backoff", job.state.not_before - now)
-        return why_closed(job.spec, self.state.node)
+        return why_closed(job.spec, self.state.node) if self.state.roster.any_closed else None
 
     # --- the end, and the clock -------------------------------------------------------------
 

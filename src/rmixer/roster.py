@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import overload
 
-from rmixer.model import Active, Job, Node, Pending, StateName
+from rmixer.model import Active, Job, Node, Pending, Reason, StateName
+from rmixer.policies.base import never_fits
 from rmixer.policies.ledger import Ledger
 
 
@@ -29,6 +30,7 @@ class Roster:
         timed: active jobs that have a deadline, or are being stopped.
         changed: jobs that are new or another since this was last emptied.
         version: grows with every change.
+        any_closed: whether no job may start on one of the devices now.
         unchecked: waiting ones among them, to be looked at once.
     """
 
@@ -48,13 +50,16 @@ class Roster:
         self._behind: dict[str, dict[str, None]] = {}
         self._waiting_of: dict[str, dict[str, None]] = {}
         self._known_of: dict[str, str] = {}
+        self._too_large: dict[tuple[object, ...], Reason | None] = {}
         for job in jobs.values():
             self._enter(job)
         self.fit_to(node)
 
     def fit_to(self, node: Node) -> None:
         """The node is another one: everything has to be looked at again."""
-        self.ledger = Ledger(node, self.active)
+        self.node, self.ledger = node, Ledger(node, self.active)
+        self.any_closed = any(device.closed for device in node.devices)
+        self._too_large.clear()
         self.check_all()
         self.changed = dict.fromkeys(self._jobs)
         self.version += 1
@@ -99,6 +104,15 @@ class Roster:
     def any_active(self) -> bool:
         """Whether any job holds a placement."""
         return len(self._active) > 0
+
+    def never_fits(self, job: Job) -> Reason | None:
+        """Why a job could not run on the node even alone, or None; worked out once of each kind."""
+        spec = job.spec
+        need = job.estimate.memory, job.estimate.device_memory
+        key = (spec.device, spec.gpus, spec.threads, *need)
+        if key not in self._too_large:
+            self._too_large[key] = never_fits(spec, job.estimate, self.node)
+        return self._too_large[key]
 
     def number(self, job: str) -> int:
         """The place of a job in the order of submission."""

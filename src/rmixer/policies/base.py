@@ -89,9 +89,9 @@ class Plan:
         self.continued: dict[str, Placement] = {}
         self.waits: dict[str, Reason] = {}
         self.memo: object = snapshot.memo
-        self._devices = {d.id: d for d in snapshot.node.devices}
         kept = snapshot.ledger or Ledger(snapshot.node, snapshot.active)
         self._ledger = kept.fork()
+        self._devices = kept.devices
 
     @property
     def free_cpu(self) -> float:
@@ -226,7 +226,7 @@ class Plan:
     def _other_that_lacks(self, placement: Placement) -> Reason | None:
         """Of the further devices of a job of several GPUs one that is not free as a whole."""
         for id in placement.others:  # noqa: A001
-            whole = self.snapshot.node.device(id).memory
+            whole = self._devices[id].memory
             if self.free_device_memory[id] < whole or self.free_places[id] < 1:
                 return Reason("GpuMemory", whole, self.free_device_memory[id], id)
         return None

@@ -27,7 +27,7 @@ from rmixer.interference import (
     predict_rates,
     predict_with_each,
 )
-from rmixer.model import CPU, Job, Placement, Profile, Reason
+from rmixer.model import CPU, Job, Pending, Placement, Profile, Reason
 from rmixer.policies.base import (
     Plan,
     Snapshot,
@@ -48,9 +48,12 @@ from rmixer.policies.veto import (
     running_on,
     take_apart,
 )
+from rmixer.policies.weighted import decide
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
 WINDOW = 128
+#: With more GPUs the weighted rule decides alone.
+MOST_GPUS = 16
 #: Below this a gain is not told apart from another: the longer job goes first.
 _SAME_GAIN = 0.05
 #: A rate that falls by less than this is not held against the job that joins.
@@ -197,26 +200,61 @@ class Complementary:
         plan = Plan(snapshot)
         if self.suspend:
             take_apart(plan)
+        if self._is_large(snapshot):
+            return self._at_scale(plan)
         _rebook_by_use(plan)
         for_gpus = [job for job in snapshot.pending if plans_for(plan, job)]
         if for_gpus or _any_stands_on_a_gpu(plan):
             look_ahead(plan, for_gpus, self.options)
         taken = {job.id for job in for_gpus}
         others = [job for job in snapshot.pending if job.id not in taken]
-        for device in snapshot.node.devices:
+        self._fill_cpu(plan, others)
+        return plan
+
+    def _is_large(self, snapshot: Snapshot) -> bool:
+        """Whether looking ahead would cost too much: many GPUs, or many waiting jobs.
+
+        Jobs of several GPUs are planned by the weighted rule too.
+        """
+        devices = snapshot.node.devices
+        if len(devices) > MOST_GPUS + 1:
+            return True
+        if all(device.kind == CPU for device in devices):
+            return False
+        return len(snapshot.pending) > WINDOW or any(
+            (job.spec.gpus or 1) > 1 for job in (*snapshot.pending, *snapshot.active)
+        )
+
+    def _at_scale(self, plan: Plan) -> Plan:
+        """The weighted rule, at a cost that grows with what has changed."""
+        if any(True for _ in plan.pinned):
+            _rebook_by_use(plan)
+        if plan.any_stands:
+            for device in plan.snapshot.node.devices:
+                let_go_on(plan, device)
+        fleet = decide(plan, margin=self.options.margin, floor=self.options.floor)
+        if fleet.others:
+            others = sorted(fleet.others.values(), key=lambda job: -job.spec.priority)
+            self._fill_cpu(plan, others)
+        return plan
+
+    def _fill_cpu(self, plan: Plan, others: Sequence[Job]) -> None:
+        """Start jobs that are not planned on GPUs while they add rate."""
+        for device in plan.snapshot.node.devices:
             if device.kind == CPU:
                 let_go_on(plan, device)
-        company = _Company.of(plan, host_sharing(snapshot.node, self.overhead))
-        pending = others[:WINDOW]
+        company = _Company.of(plan, host_sharing(plan.snapshot.node, self.overhead))
+        pending = list(others[:WINDOW])
         while pending:
             best = self._best(company, pending)
             if best is None:
                 break
             company.join(best)
             pending.remove(best.job)
+        behind = Reason("Priority", detail=f"behind {WINDOW} others")
         for job in others[WINDOW:]:
-            plan.wait(job, Reason("Priority", detail=f"behind {WINDOW} others"))
-        return plan
+            if not (isinstance(job.state, Pending) and job.state.reason == behind):
+                plan.wait(job, behind)
 
     def _best(self, company: _Company, pending: Sequence[Job]) -> _Candidate | None:
         """The job of the highest priority that can start with the largest gain."""

@@ -21,6 +21,7 @@ class Ledger:
     `rmixer.policies.base.Plan.lacks`.
 
     Attributes:
+        devices: of the node, by id.
         free_cpu: cores' worth.
         free_memory: host memory, bytes.
         free_device_memory: by device id, bytes.
@@ -29,10 +30,10 @@ class Ledger:
     """
 
     def __init__(self, node: Node, active: Iterable[Job] = ()) -> None:
-        self._whole = {device.id: device.memory for device in node.devices}
+        self.devices = {device.id: device for device in node.devices}
         self.free_cpu = float(len(node.cores))
         self.free_memory = node.memory
-        self.free_device_memory = dict(self._whole)
+        self.free_device_memory = {d.id: d.memory for d in node.devices}
         self.free_places = {d.id: d.most_jobs for d in node.devices}
         self.pinned: dict[str, None] = {}
         self._free_cores = dict.fromkeys(node.cores, 1.0)
@@ -54,7 +55,7 @@ class Ledger:
         """The same, to `hold` more in it without changing this one."""
         assert self._below is None, "a fork is not forked again"
         other = Ledger.__new__(Ledger)
-        other._whole = self._whole
+        other.devices = self.devices
         other.free_cpu, other.free_memory = self.free_cpu, self.free_memory
         other.free_device_memory = dict(self.free_device_memory)
         other.free_places = dict(self.free_places)
@@ -116,7 +117,7 @@ class Ledger:
             self.free_device_memory[placement.device] -= sign * placement.device_memory
         for other in placement.others:
             if other in self.free_device_memory:
-                self.free_device_memory[other] -= sign * self._whole[other]
+                self.free_device_memory[other] -= sign * self.devices[other].memory
         if not stands:
             self._book_moving(placement, sign)
 

@@ -14,6 +14,8 @@ from rmixer.resources import GIB
 #: that give each of the fourteen published workloads its published type.
 COMPUTE_HEAVY = 0.10
 MEMORY_HEAVY = 2 * GIB
+#: Cores are booked in steps of this, upwards, so that noise does not move the bookings.
+CPU_STEP = 0.05
 #: The labels, in the order in which the published system lists them.
 LABELS = ("compute", "memory", "low")
 
@@ -88,6 +90,12 @@ def label(job: Job) -> str:
 def booked_memory(job: Job, device: Device, margin: float) -> int:
     """What a rule with a margin books for a job on a device; never more than the device has."""
     return min(math.ceil(margin * device_memory(device, job)), device.capacity)
+
+
+def cores_of(profile: Profile | None) -> float:
+    """Cores' worth to book beside a GPU: what a job is known to use, rounded up."""
+    used = profile.demand.get("cores", 0.0) if profile else 0.0
+    return round(max(CPU_STEP, math.ceil(round(used / CPU_STEP, 6)) * CPU_STEP), 3)
 
 
 @dataclass(slots=True)

@@ -53,11 +53,15 @@ class Span:
 
 @dataclass(slots=True)
 class _Work:
-    """A running attempt: what is left of it, in seconds alone, at the rate of now."""
+    """A running attempt: what is left of it, in seconds alone, at the rate of now.
+
+    One on several devices has them whole; the law is asked about it on the first.
+    """
 
     token: str
     member: Member
     device: str
+    devices: tuple[str, ...]
     span: Span
     seconds: float
     steps: int
@@ -88,11 +92,8 @@ class Result:
     used_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-@dataclass(order=True, slots=True)
-class _Entry:
-    at: float
-    order: int
-    act: Callable[[], Iterable[ev.Observed]] = field(compare=False)
+#: When, in which order of those at the same time, and what happens then.
+_Entry = tuple[float, int, Callable[[], Iterable[ev.Observed]]]
 
 
 class Engine:
@@ -130,6 +131,7 @@ class Engine:
         self._heap: list[_Entry] = []
         self._order = itertools.count()
         self._works: dict[str, _Work] = {}
+        self._devices = {device.id: device for device in node.devices}
         self._on = {device.id: list[_Work]() for device in node.devices}
         self._since = dict.fromkeys(self._on, 0.0)
         self._companies = dict.fromkeys(self._on, 0)  # how many there have been
@@ -158,16 +160,16 @@ class Engine:
             if not self._heap:
                 waiting = [job.spec.name for job in self.dispatcher.state.pending]
                 raise StuckError(f"{len(waiting)} jobs wait for ever, the first is {waiting[0]}")
-            entry = heapq.heappop(self._heap)
-            self._now = max(self._now, entry.at)
-            for event in entry.act():
+            at, _, act = heapq.heappop(self._heap)
+            self._now = max(self._now, at)
+            for event in act():
                 self._feed(event)
         return self._result
 
     # --- the dispatcher ---------------------------------------------------------------------
 
     def _push(self, at: float, act: Callable[[], Iterable[ev.Observed]]) -> None:
-        heapq.heappush(self._heap, _Entry(at, next(self._order), act))
+        heapq.heappush(self._heap, (at, next(self._order), act))
 
     def _feed(self, event: ev.Observed) -> None:
         queue: list[ev.Observed] = [event]
@@ -189,7 +191,7 @@ class Engine:
         )  # fmt: skip
 
     def _woke(self) -> list[ev.Observed]:
-        self._tell(self._on)
+        self._tell([])
         return [ev.Woke(at=self._now, wall=self._now)]
 
     def _carry_out(self, action: ev.Decided) -> list[ev.Observed]:
@@ -208,7 +210,7 @@ class Engine:
         """Feed the progress of the jobs on these devices; of all where they are few."""
         everywhere = len(self._works) <= _ALL_TELL
         for device in list(self._on) if everywhere else devices:
-            for work in list(self._on[device]):
+            for work in [one for one in self._on[device] if one.device == device]:
                 self._catch_up(work)
                 done = int((1.0 - max(0.0, work.left) / work.seconds) * work.steps)
                 progress = Progress(at=self._now, step=done, total_steps=work.steps)
@@ -221,20 +223,22 @@ class Engine:
 
     def _start(self, placed: ev.Placed) -> ev.Observed:
         member, device = self._members[placed.job], placed.placement.device
-        seconds = member.seconds(self.node.device(device).kind)
+        seconds = member.seconds(self._devices[device].kind)
         failing = placed.attempt <= len(member.fails)
         least = min(member.seconds(kind) for kind in member.profiles)
         span = Span(placed.job, device, self._now)
         work = _Work(
             token=placed.token, member=member, device=device, span=span, seconds=seconds,
+            devices=placed.placement.devices,
             steps=max(1, round(least * STEPS_PER_SECOND)), left=seconds, since=self._now,
             fails_at=seconds * (1.0 - member.fails[placed.attempt - 1]) if failing else None,
         )  # fmt: skip
         self._result.spans.append(span)
         self._works[placed.token] = work
-        if not self._on[device]:
-            self._since[device] = self._now
-        self._on[device].append(work)
+        for one in work.devices:
+            if not self._on[one]:
+                self._since[one] = self._now
+            self._on[one].append(work)
         self._change(device)
         if self._overfull(device):
             soon = self._now + min(OUT_OF_MEMORY_SECONDS, 0.5 * seconds)
@@ -242,7 +246,7 @@ class Engine:
         return ev.Spawned(at=self._now, wall=self._now, job=placed.job, token=placed.token, pid=1)
 
     def _overfull(self, device: str) -> bool:
-        found = self.node.device(device)
+        found = self._devices[device]
         peaks = sum(work.member.device_memory for work in self._on[device])
         return found.kind != CPU and peaks > found.memory
 
@@ -255,7 +259,7 @@ class Engine:
         outcome = Outcome(
             state=StateName.OUT_OF_MEMORY,
             reason="gpu",
-            device_peak_bytes=max(0, self.node.device(work.device).memory - others),
+            device_peak_bytes=max(0, self._devices[work.device].memory - others),
         )
         return self._leave(work, outcome)
 
@@ -303,7 +307,7 @@ class Engine:
 
     def _moving(self, device: str) -> list[_Work]:
         """The jobs on a device that do not stand still."""
-        return [work for work in self._on[device] if work.stands_since is None]
+        return [w for w in self._on[device] if w.device == device and w.stands_since is None]
 
     def _suspend(self, work: _Work) -> None:
         """A job stands still, with its memory; its company is another."""
@@ -327,11 +331,16 @@ class Engine:
             return
         work.since = self._now
         work.left -= elapsed * work.rate
-        self._result.solo_seconds[work.device] += elapsed * work.rate
-        used = self._result.used_seconds[work.device]
-        kind = self.node.device(work.device).kind
+        for device in work.devices:
+            self._count(work, device, elapsed * work.rate)
+
+    def _count(self, work: _Work, device: str, seconds: float) -> None:
+        """What a job has done on a device in so many seconds alone."""
+        self._result.solo_seconds[device] += seconds
+        used = self._result.used_seconds[device]
+        kind = self._devices[device].kind
         for station, share in work.member.profiles[kind].demand.items():
-            used[station] = used.get(station, 0.0) + elapsed * work.rate * share
+            used[station] = used.get(station, 0.0) + seconds * share
 
     def _await_end(self, work: _Work) -> None:
         work.version += 1
@@ -349,7 +358,7 @@ class Engine:
         # A peak as it was estimated teaches nothing; told, it would be booked with another margin.
         peak = work.member.device_memory
         expected = self._believed[work.member.id].estimate.device_memory
-        told = peak if peak != expected and self.node.device(work.device).kind != CPU else 0
+        told = peak if peak != expected and self._devices[work.device].kind != CPU else 0
         return self._leave(work, Outcome(state=StateName.SUCCEEDED, device_peak_bytes=told))
 
     def _leave(self, work: _Work, outcome: Outcome) -> list[ev.Observed]:
@@ -361,10 +370,11 @@ class Engine:
         self._catch_up(work)
         self._note_standing(work)
         del self._works[work.token]
-        self._on[work.device].remove(work)
+        for device in work.devices:
+            self._on[device].remove(work)
+            if not self._on[device]:
+                self._result.busy_seconds[device] += self._now - self._since[device]
         work.span.end, work.span.state = self._now, outcome.state
-        if not self._on[work.device]:
-            self._result.busy_seconds[work.device] += self._now - self._since[work.device]
         self._change(work.device)
         return ev.Exited(
             at=self._now, wall=self._now, job=work.member.id, token=work.token, outcome=outcome

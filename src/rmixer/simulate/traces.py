@@ -5,7 +5,8 @@
     Muri       CSV: submit_time, duration, milliseconds per iteration on each resource
     Alibaba    CSV: creation_time, deletion_time, gpu_milli (the openb pods of 2023)
 
-Only the jobs of one GPU are taken; the others are counted. Of a trace that says nothing of use it
+Only the jobs of one GPU are taken, or with `gangs` those of several as well, which have them whole;
+the others are counted. Of a trace that says nothing of use it
 is taken from jobs that do (`like`), stretched to the length in the trace; without them a job keeps
 its GPU busy all the time. A pod of Alibaba's has the share of a GPU that it asked for, of the
 memory too; memory that a trace does not say is that of `like`, else as given.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -47,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The jobs of a trace, and how many were left out: those of no GPU, or of several."""
+    """The jobs of a trace, and how many were left out: those of no GPU, or of too many."""
 
     jobs: list[SimJob]
     left_out: int
@@ -67,6 +69,7 @@ def read_trace(
     first: int | None = None,
     gpu_memory: int = 0,
     seed: int = 0,
+    gangs: bool = False,
 ) -> Trace:
     """The jobs of a trace on a machine.
 
@@ -74,9 +77,10 @@ def read_trace(
         path: the file.
         node: the machine; every GPU of it counts as the one that the trace was made on.
         like: where use and memory are from if the trace does not say, drawn by the seed.
-        first: only so many jobs of one GPU.
+        first: only so many jobs.
         gpu_memory: of a job whose memory is not known, bytes; 0: the whole GPU.
         seed: of what is drawn.
+        gangs: take the jobs of several GPUs too, as far as the machine has so many of a kind.
 
     Raises:
         UsageError: it cannot be read, or is no trace that is known.
@@ -86,9 +90,12 @@ def read_trace(
             rows = sorted(_rows(file, path), key=lambda row: row.arrival)
         except (KeyError, ValueError, IndexError, csv.Error) as error:
             raise UsageError(f"{path}: is no trace of a known form: {error!r}") from error
-    usable = [row for row in rows if row.gpus == 1 and row.seconds > 0]
+    kinds = Counter(device.kind for device in node.devices if device.kind != CPU)
+    most = max(kinds.values(), default=1) if gangs else 1
+    usable = [row for row in rows if 1 <= row.gpus <= most and row.seconds > 0]
     if not usable:
-        raise UsageError(f"{path}: has no job of one GPU")
+        few = f"1 to {most} GPUs" if most > 1 else "one GPU"
+        raise UsageError(f"{path}: has no job of {few}")
     chosen = list(islice(usable, first))
     start = chosen[0].arrival
     gpus = {d.kind: d.memory for d in node.devices if d.kind != CPU}
@@ -101,7 +108,7 @@ def read_trace(
             _job(row, name, start, gpus, draw.choice(like) if like else None, gpu_memory)
             for row, name in zip(chosen, names, strict=True)
         ],
-        sum(row.gpus != 1 for row in rows),
+        sum(not 1 <= row.gpus <= most for row in rows),
     )
 
 
@@ -110,7 +117,8 @@ def _job(
 ) -> SimJob:
     arrival = row.arrival - start
     if row.demand is None and like is not None:
-        spec = replace(like.spec, id=name, name=like.spec.name, after=())
+        gpus_asked = row.gpus if row.gpus > 1 else like.spec.gpus
+        spec = replace(like.spec, id=name, name=like.spec.name, after=(), gpus=gpus_asked)
         factor = row.seconds / like.least_seconds
         profiles = {
             kind: replace(profile, solo_seconds=seconds_of(profile) * factor)
@@ -127,7 +135,10 @@ def _job(
         for kind in gpus
     }
     memory = int(row.memory_share * min(gpus.values())) or memory
-    spec = JobSpec(id=name, name=row.name, kind="command", family=row.name, device="gpu")
+    spec = JobSpec(
+        id=name, name=row.name, kind="command", family=row.name, device="gpu",
+        gpus=row.gpus if row.gpus > 1 else None,
+    )  # fmt: skip
     estimate = Estimate(memory=0, device_memory=memory, source="hint")
     return SimJob(spec=spec, profiles=profiles, estimate=estimate, arrival=arrival)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rmixer.interference import Sharing, Station, solve
+from rmixer.interference import Sharing, Station, solve, solve_one
 from rmixer.model import CPU, GPU_STATIONS, HOST_STATIONS, Device, Node, Profile
 from rmixer.policies.base import number
 from rmixer.simulate.network import Array, station_rates
@@ -49,6 +49,8 @@ class NetworkWorld(World):
         if self.gamma > 1:
             raise ValueError(f"{where}: gamma must be at most 1, not {gamma!r}")
         self._seen: dict[tuple[object, ...], list[float]] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._uses: dict[tuple[object, ...], int] = {}
 
     def couples(self, members: Sequence[Member]) -> bool:
         """Whether any of them uses the host."""
@@ -92,7 +94,30 @@ class NetworkWorld(World):
         return {k: seconds * share / per_second.get(k, 1.0) for k, share in demand.items()}
 
     def _alone(self, device: Device, members: Sequence[Member]) -> list[float]:
-        key = (device.kind, *(member.key for member in members))
+        if len(members) == 1:
+            return [1.0]
+        names = [self._use_key(member, device.kind) for member in members]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        found = self._ranked(device, [members[at] for at in order], [names[at] for at in order])
+        rates = [1.0] * len(members)
+        for at, rate in zip(order, found, strict=True):
+            rates[at] = rate
+        return rates
+
+    def _use_key(self, member: Member, kind: str) -> int:
+        """Jobs of the same number use a kind of device alike."""
+        known = self._numbers.get((member.key, kind))
+        if known is None:
+            profile = member.profiles[kind]
+            use = (*sorted(profile.demand.items()), None, *sorted(profile.granularity.items()))
+            known = self._numbers[member.key, kind] = self._uses.setdefault(use, len(self._uses))
+        return known
+
+    def _ranked(
+        self, device: Device, members: Sequence[Member], names: Sequence[int]
+    ) -> list[float]:
+        """The rates of jobs in the order of their uses."""
+        key = (device.kind, *names)
         if key not in self._seen:
             stations = _stations(members, device.kind)
             profiles = [member.profiles[device.kind] for member in members]
@@ -108,6 +133,11 @@ class NetworkWorld(World):
         return 0.0 if device.kind == CPU else self.overhead * max(0, len(members) - 1)
 
     def _one(self, profiles: Sequence[Profile], name: str) -> list[float]:
+        demands = [profile.demand.get(name, 0.0) for profile in profiles]
+        if min(demands) > 0.0:  # one set alone is quicker as numbers than as arrays
+            grains = [profile.granularity.get(name, 1.0) for profile in profiles]
+            station = Station(name=name, capacity=self.capacity, gamma=self.gamma)
+            return solve_one(demands, grains, station, self.overhead)
         demand = np.array([[profile.demand.get(name, 0.0) for profile in profiles]])
         grain = np.array([[profile.granularity.get(name, 1.0) for profile in profiles]])
         rates: list[float] = self._station_rates(demand, grain)[0].tolist()
