@@ -7,10 +7,10 @@ ARGS ?=
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix bench clean
+.PHONY: help setup run test check fix bench bench-full bench-extra clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with everything that training, tests and checks need
 
@@ -34,8 +34,19 @@ fix: setup ## mend what lint and format can mend by themselves
 	ruff check --fix .
 	ruff format .
 
-bench: setup ## measure co-location against running one by one, k at a time, all at once
-	python benchmarks/colocate.py $(ARGS)
+bench: setup ## RMixer beside a shell loop, parallel, task-spooler, Ray Tune; ARGS=--quick: 5 minutes
+	python benchmarks/bench.py $(ARGS)
+
+bench-full: setup ## the same with more repeats and runners, then the other benchmarks: hours
+	python benchmarks/bench.py --full $(ARGS)
+	for one in together colocate trainer exactness reading quality interference estimate \
+		colocation_pairs; do python benchmarks/$$one.py || exit 1; done
+
+bench-extra: ## Ray Tune in .venv-ray, for bench; parallel and task-spooler come with the system
+	test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	@for one in parallel tsp; do command -v $$one >/dev/null || \
+		echo "no $$one: apt-get install parallel task-spooler"; done
 
 clean: ## remove what the tools leave behind (not .venv, not runs/)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
