@@ -68,6 +68,10 @@ def cli() -> None:
 )  # fmt: skip
 @click.option("--cores", type=click.IntRange(min=1), help="Use so many cores only.")
 @click.option("--gpus", metavar="0,1", help="Use these GPUs only.")
+@click.option(
+    "--sharing", metavar="MODE|0=MODE,...", default="auto", show_default=True,
+    help="How jobs share a GPU: auto, mps, time-slice or exclusive.",
+)  # fmt: skip
 @click.option("--fail-fast", is_flag=True, help="Stop everything when a job has failed.")
 @click.option("--dry-run", is_flag=True, help="Check the file and show its jobs; start nothing.")
 @click.option("--fresh", is_flag=True, help="Begin anew although the run there is unfinished.")
@@ -426,7 +430,7 @@ def _settings(options: dict[str, Any], **more: Any) -> Settings:
 
     if more.get("policy") is not None:
         build_policy(more["policy"])  # an unknown one is told before anything else happens
-    kept = ("runs_dir", "cores", "fail_fast", "fresh", "retry_failed")
+    kept = ("runs_dir", "cores", "sharing", "fail_fast", "fresh", "retry_failed")
     return Settings(gpus=_gpus(options["gpus"]), **{k: options[k] for k in kept}, **more)
 
 

@@ -153,6 +153,10 @@ class RunPaths:
     def report_html(self) -> Path:
         return self.root / "report.html"
 
+    def mps_log(self, index: int | None) -> Path:
+        """Where the MPS daemon of that GPU writes its logs."""
+        return self.root / "mps" / f"gpu-{index}"
+
     def job(self, id: str) -> JobPaths:  # noqa: A002
         """The files of the job of that id."""
         return JobPaths(self.root / "jobs" / id)

@@ -18,7 +18,8 @@ GPU_IS_LOST, UNKNOWN = 15, 999
 
 #: A job: holds so many MiB of its GPU for so many seconds each, or until there is a file of that
 #: name, then lets go: ``SECONDS:MIB FILE:MIB ...``. The GPU is the one that ``CUDA_VISIBLE_DEVICES``
-#: names; with ``gpu=INDEX`` it picks another itself. On a GPU that is sick it ends with that error.
+#: names; with ``gpu=INDEX`` it picks another itself. On a GPU that is sick it ends with that error,
+#: and with one of MPS once its daemon is gone.
 JOB = """
 import os, pathlib, sys, time
 folder = pathlib.Path(os.environ["FAKE_NVML"])
@@ -28,6 +29,10 @@ index = picks[0] if picks else uuids.index(os.environ["CUDA_VISIBLE_DEVICES"])
 sick = folder / f"sick.{index}"
 if sick.exists():
     sys.exit(sick.read_text())
+pipe = pathlib.Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent"))
+if pipe.is_dir():
+    (pipe / "clients" / str(os.getpid())).touch()
+    daemon = (pipe / "nvidia-cuda-mps-control.pid").read_text()
 mine = folder / "held" / str(os.getpid())
 for word in sys.argv[1:]:
     if ":" not in word:
@@ -39,6 +44,8 @@ for word in sys.argv[1:]:
     if until[0].isdigit():
         time.sleep(float(until))
     while not until[0].isdigit() and not os.path.exists(until):
+        if pipe.is_dir() and not os.path.exists("/proc/" + daemon + "/cmdline"):
+            sys.exit("cudaErrorMpsRpcFailure: the MPS client failed")
         time.sleep(0.02)
 mine.unlink()
 """

@@ -11,6 +11,8 @@ from typing import Any
 from rmixer import paths as files
 from rmixer.execute.attempt import short_name
 from rmixer.execute.environment import job_environment
+from rmixer.execute.mps import MpsDaemons
+from rmixer.launch import mps_client
 from rmixer.model import JobSpec, Placement
 from rmixer.paths import AttemptPaths, JobPaths, RunPaths
 
@@ -45,6 +47,7 @@ def build_order(
     cores: tuple[int, ...],
     grace_seconds: float,
     inherited: Mapping[str, str],
+    mps: MpsDaemons | None = None,
 ) -> Order:
     """The order for an attempt: argv, directory, environment, cores, memory limit."""
     attempt = paths.job(spec.id).attempt(attempt_number)
@@ -61,6 +64,14 @@ def build_order(
         result=str(attempt.result.absolute()),
         inherited=inherited,
     )
+    words = None
+    if mps is not None and mps_client.PIPE not in environment:
+        settings, words = mps.settings(placement), mps.words(placement.device)
+        environment = {
+            **{k: v for k, v in settings.items() if k not in inherited or k in mps_client.WHERE},
+            **environment,
+        }
+        words = words if settings else None
     config = None
     if spec.kind == "model":
         job = paths.job(spec.id)
@@ -74,6 +85,7 @@ def build_order(
         "memory_limit": placement.memory_limit or None,
         "grace_seconds": grace_seconds,
         "temporary": temporary,
+        "mps": words,
     }
     return Order(document, config, temporary)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmixer.execute import attempt
@@ -19,9 +19,10 @@ from rmixer.execute.base import NEVER_STARTED, End, ExecutionError, LostEnd
 from rmixer.execute.command import build_order
 from rmixer.execute.environment import inherited_environment
 from rmixer.execute.logtail import read_tail
+from rmixer.execute.mps import MpsDaemons
 from rmixer.execute.outcome import classify
 from rmixer.execute.tagged import find_tagged, kill_tagged
-from rmixer.launch import shim
+from rmixer.launch import mps_client, shim
 from rmixer.model import JobSpec, Node, Outcome, Placement, StateName
 from rmixer.monitor import boot_id, descendants, read_process
 from rmixer.paths import AttemptPaths, RunPaths
@@ -56,6 +57,7 @@ class ProcessExecutor:
         node: the machine; attempts without cores of their own are pinned to all of its cores.
         grace_seconds: from SIGTERM to SIGKILL when an attempt is told to stop.
         inherited: the environment that jobs start from; None for our own.
+        mps: the daemons of GPUs that are shared under MPS.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class ProcessExecutor:
         *,
         grace_seconds: float = 10.0,
         inherited: Mapping[str, str] | None = None,
+        mps: MpsDaemons | None = None,
     ) -> None:
+        self._mps = mps
         self._paths, self._node, self._grace_seconds = paths, node, grace_seconds
         self._inherited = dict(inherited_environment() if inherited is None else inherited)
         self._running: dict[str, _Watched] = {}
@@ -86,6 +90,7 @@ class ProcessExecutor:
             cores=placement.cores or self._node.cores,
             grace_seconds=self._grace_seconds,
             inherited=self._inherited,
+            mps=self._mps,
         )
         attempt.lay_out(paths, order.document, order.config)
         try:
@@ -238,9 +243,17 @@ class ProcessExecutor:
         code = watched.process.wait() if watched.process is not None else None
         ended = attempt.read_document(watched.paths.exit)
         if ended is not None:
-            return _end(token, watched.spec, watched.paths, ended, watched.stopping)
+            end = _end(token, watched.spec, watched.paths, ended, watched.stopping)
+            return self._judge(end, watched.paths)
         message = SHIM_GONE if code is None else f"{SHIM_GONE} ({_code_text(code)})"
         return _lost(token, watched.paths, message)
+
+    def _judge(self, end: End, paths: AttemptPaths) -> End:
+        """The end of a client of MPS as it counts."""
+        if self._mps is None or end.outcome.state != StateName.FAILED:
+            return end
+        words = (attempt.read_document(paths.order) or {}).get("mps")
+        return replace(end, outcome=self._mps.judge(end.outcome, words))
 
     def _settle(
         self, spec: JobSpec, paths: AttemptPaths, token: str, stopping: Outcome | None
@@ -248,7 +261,7 @@ class ProcessExecutor:
         """No shim is alive, and we hold its lock: report its end, or forbid it for good."""
         ended = attempt.read_document(paths.exit)
         if ended is not None:
-            self._report(_end(token, spec, paths, ended, stopping))
+            self._report(self._judge(_end(token, spec, paths, ended, stopping), paths))
             return
         attempt.revoke(paths)
         started = attempt.read_document(paths.started)
@@ -289,6 +302,10 @@ def _end(
 
 def _lost(token: str, paths: AttemptPaths, message: str) -> LostEnd:
     """The end of an attempt without a shim; what it has left goes first."""
+    words = (attempt.read_document(paths.order) or {}).get("mps")
+    if words:  # a client that is killed with work in flight may damage its neighbours
+        with contextlib.suppress(OSError):
+            mps_client.terminate(words, find_tagged(token))
     left = kill_tagged(token)
     _clear_cage(paths)
     attempt.remove_scratch(paths)

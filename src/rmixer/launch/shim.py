@@ -74,7 +74,7 @@ def main(directory: str) -> int:
     started = identity(order["token"])
     write(directory, STARTED, started)
     become_subreaper()
-    watch = Watch(float(order.get("grace_seconds", 10.0)))
+    watch = Watch(float(order.get("grace_seconds", 10.0)), order.get("mps"))
     cage = make_cage(order, lambda about: note(directory, dict(started, cage=about)))
     oom_kills = count_oom_kills()
     error = watch.start(order, cage)
@@ -245,8 +245,10 @@ def quietly(function: Callable[..., object], *args: object) -> None:
 class Watch:
     """The job's processes, from the first to the last."""
 
-    def __init__(self, grace_seconds: float) -> None:
+    def __init__(self, grace_seconds: float, mps: Document | None = None) -> None:
         self.grace_seconds = grace_seconds
+        self.mps = mps  # how the MPS daemon that the job is a client of is asked
+        self.taken_off: set[int] = set()
         self.main = 0
         self.status: int | None = None  # of the main process, once it has ended
         self.stopped = False
@@ -285,8 +287,10 @@ class Watch:
             now = time.monotonic()
             if self.terminate_at is not None and now >= self.terminate_at:
                 self.terminate_at = None
+                self.take_off(handles_term)
                 self.signal_all(signal.SIGTERM, signal.SIGCONT)
             if self.kill_at is not None and now >= self.kill_at:
+                self.take_off()
                 self.signal_all(signal.SIGKILL)
             if self.stands_since is not None and now >= self.stands_until:
                 say(
@@ -363,6 +367,25 @@ class Watch:
         else:
             self.kill_at = min(self.kill_at, last)
 
+    def take_off(self, spared: Callable[[int], bool] | None = None) -> None:
+        """Take clients off their MPS server before they are killed; each once.
+
+        Args:
+            spared: whether a process is not killed by what comes next; none is by default.
+        """
+        if self.mps is None:
+            return
+        new = descendants(os.getpid()) - self.taken_off
+        new = {pid for pid in new if spared is None or not spared(pid)}
+        self.taken_off |= new
+        if not new:
+            return
+        sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+        try:
+            importlib.import_module("mps_client").terminate(self.mps, new)
+        except Exception as problem:  # noqa: BLE001 - the job is to end all the same
+            say("not taken off its MPS server: %s" % problem)
+
     def signal_all(self, *numbers: int) -> None:
         """Signal every process of the job, also those forked while this goes on."""
         done: set[int] = set()
@@ -437,6 +460,17 @@ def descendants(root: int) -> set[int]:
             if state != b"Z":
                 found.add(pid)
     return found
+
+
+def handles_term(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM, or ignores it."""
+    try:
+        with open("/proc/%d/status" % pid, encoding="ascii", errors="replace") as file:
+            lines = [line for line in file if line.startswith(("SigCgt:", "SigIgn:"))]
+    except OSError:  # gone meanwhile
+        return False
+    bit = 1 << (signal.SIGTERM - 1)
+    return any(int(line.split()[1], 16) & bit for line in lines)
 
 
 def send(pid: int, numbers: tuple[int, ...]) -> None:

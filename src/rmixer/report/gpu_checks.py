@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 
+from rmixer.execute.mps import CONTROL, foreign_daemons, own_daemons
 from rmixer.model import CPU, Device, Node
 from rmixer.monitor import GpuMeter, GpuReading
 from rmixer.report.check import Check
@@ -21,7 +23,27 @@ def gpu_checks(node: Node) -> list[Check]:
         readings = {gpu.id: meter.read(gpu.id) for gpu in gpus}
     finally:
         meter.close()
-    return [*_unreadable(gpus, readings), _others(gpus, readings)]
+    return [*_unreadable(gpus, readings), _others(gpus, readings), mps()]
+
+
+def mps() -> Check:
+    """Whether NVIDIA's Multi-Process Service is there, and which daemons run."""
+    control, others = shutil.which(CONTROL), foreign_daemons()
+    words = [f"pid {pid} in {folder}, not of RMixer" for pid, folder in others]
+    words += [f"one of a run of RMixer's in {folder}" for folder in own_daemons()]
+    runs = f"running: {'; '.join(words)}" if words else "no daemon runs"
+    if control is None:
+        return Check(
+            name="MPS",
+            state="missing",
+            found=f"no {CONTROL} on the PATH; {runs}",
+            follows="jobs take turns on a GPU",
+            mend="install the driver's compute utilities (nvidia-compute-utils-NNN)",
+        )
+    follows = "a run starts a daemon of its own per GPU, in a directory of its own"
+    if others:
+        follows = "it is left alone, and jobs take turns, unless a run has `--sharing mps`"
+    return Check(name="MPS", state="ok", found=f"{control}; {runs}", follows=follows)
 
 
 def _unreadable(gpus: Iterable[Device], readings: Mapping[str, GpuReading]) -> list[Check]:

@@ -27,6 +27,7 @@ from rmixer.report.write import write_report
 from rmixer.runner import admit
 from rmixer.runner.folder import RunFolder, keep, open_folder, open_for_replacement
 from rmixer.runner.loop import Loop, OnEvent, OnLook
+from rmixer.runner.sharing import set_up
 from rmixer.state import RunState
 from rmixer.store import Store, machine_key
 
@@ -46,6 +47,7 @@ class Settings:
             or that of the run that is resumed.
         cores: use so many cores only.
         gpus: use the GPUs of these indices only.
+        sharing: how jobs share a GPU, as `rmixer.runner.sharing` takes it.
         seed: for policies that draw.
         fail_fast: stop everything when a job has failed for good.
         fresh: begin anew although there is an unfinished run.
@@ -60,6 +62,7 @@ class Settings:
     policy: str | Policy | None = None
     cores: int | None = None
     gpus: Sequence[int] | None = None
+    sharing: str = "auto"
     seed: int = 0
     fail_fast: bool = False
     fresh: bool = False
@@ -202,11 +205,16 @@ class Run:
     def _go_through(self, folder: RunFolder) -> None:
         """Do what there is to do on this machine."""
         store = Store(paths.store_path())
-        node = self._node(folder)
-        executor = ProcessExecutor(folder.paths, node, grace_seconds=self.settings.grace_seconds)
+        settings = self.settings
+        node, mps = set_up(self._node(folder), settings.sharing, folder.paths, jobs=len(self.jobs))
+        executor = ProcessExecutor(
+            folder.paths, node, grace_seconds=settings.grace_seconds, mps=mps
+        )
         try:
             self._go(folder, node, executor, store)
         finally:
+            if not executor.roots():
+                mps.quit()
             executor.close()
 
     def _go(self, folder: RunFolder, node: Node, executor: Executor, store: Store) -> None:
