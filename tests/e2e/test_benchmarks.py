@@ -122,3 +122,16 @@ def test_quality_is_measured_beside_logistic_regression_and_the_truth() -> None:
     assert 0.5 < row["auc"] < row["possible"] < 1
     assert 0.5 < row["logistic_regression"] < row["possible"]
     assert (ROOT / "benchmarks/results/quality.json").read_bytes() == kept
+
+
+@pytest.mark.e2e
+def test_the_launcher_is_timed_on_steps_that_it_counts() -> None:
+    """The timing itself is for a quiet machine; that every step was counted is checked there."""
+    command = [sys.executable, "benchmarks/launcher_overhead.py", "--json"]
+    done = subprocess.run(
+        [*command, "--steps", "20", "--repeats", "2"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert found["plain_step_seconds"] > 0, "else it says on stderr what was not counted"

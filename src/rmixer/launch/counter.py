@@ -10,10 +10,10 @@ import contextlib
 import importlib
 import os
 import sys
-import time
 import weakref
 import zlib
 from threading import get_ident
+from time import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 #: How often what costs more than a step may is asked: the allocators of CUDA, the process group.
@@ -37,7 +37,7 @@ class Counter:
         path: of the progress page.
         page: the module `page`.
         iterations: makes what turns steps into iterations.
-        phases: makes the clock, of what to call after a fetch and at the model's ``eval()``.
+        phases: makes the clock, of what to call at the model's ``eval()``.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class Counter:
     ) -> None:
         self.path, self.page, self.new_iterations = path, page, iterations
         self.iterations = iterations()
-        self.phases = phases(self.fetched, self.evaluating)
+        self.phases = phases(self.evaluating)
         self.samples = Samples(self.phases.call)
         self.writer: Any = None
-        self.pid = self.stepped = 0  # the processes that have the page and have stepped
+        self.mine = self.stepped = False  # whether this process has the page, and has stepped
         self.failed = self.installed = self.given = False
+        self.training = page.TRAINING
         self.depths: Dict[int, int] = {}  # per thread: how many optimizers step, one in another
-        self.began: Any = None
         self.asked = self.eval_at = 0.0
         self.evaluations_are_long = True
 
     def give(self) -> Any:
         """The page of this process; what it says from here on is not counted but told."""
-        if self.stepped != os.getpid():
+        if not self.stepped:
             self.begin()
         self.given = True
         return self.writer
@@ -74,6 +74,7 @@ class Counter:
             self.phases.install(sys.modules["torch"])
         self.samples.look()
         atexit.register(self.end)
+        os.register_at_fork(after_in_child=self.forked)
 
     # --- what the hooks call ---------------------------------------------------------------------
 
@@ -84,75 +85,80 @@ class Counter:
             depth = _nesting(sys._getframe(1)) - 1
         self.depths[thread] = depth + 1
         if depth == 0 and thread == self.phases.thread:
-            self.began = self.phases.before_step()
+            self.phases.before_step()
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         thread = get_ident()
-        depth = self.depths[thread] = max(0, self.depths.get(thread, 0) - 1)
-        if depth:
-            return
-        if self.began is not None and thread == self.phases.thread:
-            self.phases.after_step(self.began)
-            self.began = None
-        self.step(optimizer)
-
-    def fetched(self) -> None:
-        self.iterations.on_new_batch = True
+        depth = self.depths[thread] = self.depths.get(thread, 1) - 1
+        if depth <= 0:
+            if thread == self.phases.thread:
+                self.phases.after_step()
+            self.step(optimizer)
 
     def evaluating(self) -> None:
-        self.eval_at = time.time()
-        writer = self.writer
-        if writer is not None and self.stepped == os.getpid() and self.evaluations_are_long:
-            writer.phase = self.page.EVALUATING
-            writer.publish()
+        self.eval_at = time()
+        if self.writer is not None and self.stepped and self.evaluations_are_long:
+            self.writer.phase = self.page.EVALUATING
+            self.publish()
 
     # --- counting --------------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> None:
         """An outermost step is done."""
-        now = time.time()
-        if self.stepped != os.getpid():
+        now = time()
+        if not self.stepped:
             self.begin()
+        writer, phases, samples = self.writer, self.phases, self.samples
+        if phases.fetched:
+            self.iterations.on_new_batch, phases.fetched = True, False
         steps = self.iterations.step(optimizer)
-        if steps:
-            self.samples.next(now)
-        if self.writer is None:
+        if steps and (samples.hooks or now > samples.next_look):
+            samples.next(now)
+        if writer is None:
             return
-        self.count(steps, now)
-        if now - self.asked > ASK_SECONDS:
-            self.asked = now
-            self.ask()
-        self.writer.publish()
+        if steps and not self.given:
+            writer.step += steps
+            writer.samples += steps * samples.batch
+        writer.publish_step(now, phases.input, phases.forward, phases.backward, phases.optimizer)
+        if writer.phase != self.training or now - self.asked > ASK_SECONDS:
+            self.seldom(now)
 
-    def count(self, steps: int, now: float) -> None:
-        writer, phases = self.writer, self.phases
+    def seldom(self, now: float) -> None:
+        """What costs more than a step may, and what changes seldom."""
+        writer, self.asked = self.writer, now
         if not writer.first_step_at:
             writer.first_step_at = now
-        writer.phase = self.page.TRAINING
         if self.eval_at:
             self.evaluations_are_long = now - self.eval_at > LONG_EVALUATION_SECONDS
             self.eval_at = 0.0
-        if not self.given:
-            writer.step += steps
-            writer.samples += steps * self.samples.batch
+        writer.phase = self.training
+        self.ask()
+        self.publish()
+
+    def publish(self) -> None:
+        writer, phases = self.writer, self.phases
         writer.input_seconds, writer.forward_seconds = phases.input, phases.forward
         writer.backward_seconds, writer.optimizer_seconds = phases.backward, phases.optimizer
+        writer.publish()
+
+    def forked(self) -> None:
+        """This is a child now; what it has inherited is its parent's."""
+        self.mine = self.stepped = self.given = False
+        self.iterations = self.new_iterations()
+        self.depths.clear()
+        self.phases.reset()
+        self.samples.again()
 
     def begin(self) -> None:
         """The first step of this process: have the page, or one beside it."""
-        if self.stepped:  # a forked child; what it has inherited is its parent's
-            self.iterations = self.new_iterations()
-            self.phases.reset()
-            self.samples.again()
-            self.given = False
-        self.stepped, self.writer = os.getpid(), None
+        self.stepped, self.writer = True, None
         self.phases.thread = get_ident()
         self.open(self.page.claim(self.path), self.page.LOADING)
         _at_exit_of_a_child(self.end)
 
     def open(self, path: str, phase: int) -> None:
         """Make a page; a program whose page cannot be made runs without."""
-        self.pid = os.getpid()
+        self.mine = True
         try:
             self.writer = self.page.ProgressWriter(path)
         except OSError as error:
@@ -165,9 +171,9 @@ class Counter:
 
     def end(self) -> None:
         """The program ends."""
-        if self.writer is None or self.pid != os.getpid():
+        if self.writer is None or not self.mine:
             return  # a forked child that has not stepped: the page is its parent's
-        if self.stepped != self.pid:
+        if not self.stepped:
             if not os.path.exists(self.path + self.page.CLAIM_SUFFIX):  # no other has stepped
                 self.ask()
                 self.writer.publish()
@@ -177,7 +183,7 @@ class Counter:
         self.writer.samples += rest * self.samples.batch
         self.writer.phase = self.page.DONE
         self.ask()
-        self.writer.publish()
+        self.publish()
 
     def ask(self) -> None:
         with contextlib.suppress(Exception):  # statistics are not worth a program's end
@@ -220,7 +226,7 @@ class Samples:
         self.on_call = on_call
         self.batch = self.seen = 0
         self.hooks: List[Any] = []
-        self.looks, self.looked = FIRST_STEPS, 0.0
+        self.looks, self.next_look = FIRST_STEPS, 0.0
         self.depth = 0
         self.model: Any = None
         self.inside: Any = None  # the model, while it is called and its batch is not known
@@ -244,8 +250,7 @@ class Samples:
         """An iteration is done: enough was seen, or it is time to look again."""
         self.depth = 0  # a forward pass that raised has left no trace of its end
         if not self.hooks:
-            if now - self.looked > LOOK_SECONDS:
-                self.look()
+            self.look()
             return
         self.batch, self.seen = self.seen, 0
         self.model = self.inside = None
@@ -253,7 +258,8 @@ class Samples:
         if self.looks <= 0:
             for hook in self.hooks:
                 hook.remove()
-            self.hooks, self.looked, self.looks = [], now, 1
+            self.hooks, self.looks = [], 1
+            self.next_look = now + LOOK_SECONDS
 
     def enter(self, module: Any, inputs: Any) -> None:
         if self.depth == 0 and module.training:

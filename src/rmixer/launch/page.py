@@ -2,8 +2,8 @@
 
 A fixed little-endian record, so that a job in any Python can write it and a reader needs no parser.
 The writer bumps ``sequence`` to an odd number before it changes fields and to an even one after; a
-reader that sees an odd or changed number tries again (a seqlock). To publish costs about a
-microsecond, so that it is done in every step: whatever ends a process, its last step is there.
+reader that sees an odd or changed number tries again (a seqlock). To publish a step costs less than
+a microsecond, so that it is done in every step: whatever ends a process, its last step is there.
 """
 
 import mmap
@@ -13,7 +13,7 @@ import time
 from operator import attrgetter
 from typing import Any, Dict, Optional
 
-MAGIC = b"RMIXPG02"
+MAGIC = b"RMIXPG03"
 SIZE = 4096
 #: Beside the page of a job: one of its processes has it.
 CLAIM_SUFFIX = ".claim"
@@ -22,20 +22,24 @@ CLAIM_SUFFIX = ".claim"
 STARTING, LOADING, TRAINING, EVALUATING, SAVING, DONE = range(6)
 PHASES = ("starting", "loading data", "training", "evaluating", "saving", "done")
 
+#: Where the time of a step goes; the page has ``input_seconds`` and so on, cumulated.
+SPENT = ("input", "forward", "backward", "optimizer")
+
 _FIELDS = (
     # name, struct code
-    ("phase", "q"),
     ("step", "q"),  # finished optimizer steps
-    ("total_steps", "q"),  # 0: not known
     ("samples", "q"),  # finished training samples
-    ("moved_bytes", "q"),  # bytes of memory that parameters and optimizer moved, cumulated
-    ("loss", "d"),  # of the newest finished step
-    ("first_step_at", "d"),  # unix time at which the first step began; 0: not yet
     ("updated_at", "d"),  # unix time of the newest update
     ("input_seconds", "d"),  # cumulated over all steps
     ("forward_seconds", "d"),
     ("backward_seconds", "d"),
     ("optimizer_seconds", "d"),
+    # up to here: what `publish_step` writes
+    ("phase", "q"),
+    ("total_steps", "q"),  # 0: not known
+    ("moved_bytes", "q"),  # bytes of memory that parameters and optimizer moved, cumulated
+    ("loss", "d"),  # of the newest finished step
+    ("first_step_at", "d"),  # unix time at which the first step began; 0: not yet
     # of the allocators of CUDA in this process, summed over GPUs; bytes
     ("device_reserved_bytes", "q"),  # now
     ("device_reserved_peak_bytes", "q"),
@@ -49,6 +53,7 @@ _BODY = struct.Struct("<" + "".join(code for _, code in _FIELDS))
 _SEQUENCE = struct.Struct("<q")
 _BODY_AT = len(MAGIC) + _SEQUENCE.size
 _values = attrgetter(*_NAMES)
+_STEP = struct.Struct("<qqqddddd")  # the sequence, and the fields of a step
 
 
 class ProgressWriter:
@@ -96,6 +101,30 @@ class ProgressWriter:
         _BODY.pack_into(self._page, _BODY_AT, *_values(self))
         self._sequence += 1
         _SEQUENCE.pack_into(self._page, len(MAGIC), self._sequence)
+
+    def publish_step(
+        self,
+        now: float,
+        input_seconds: float,
+        forward_seconds: float,
+        backward_seconds: float,
+        optimizer_seconds: float,
+    ) -> None:
+        """Make ``step``, ``samples`` and these values visible, and nothing else; for each step."""
+        self._sequence = after = self._sequence + 2
+        _STEP.pack_into(
+            self._page,
+            len(MAGIC),
+            after - 1,
+            self.step,
+            self.samples,
+            now,
+            input_seconds,
+            forward_seconds,
+            backward_seconds,
+            optimizer_seconds,
+        )
+        _SEQUENCE.pack_into(self._page, len(MAGIC), after)
 
     def close(self) -> None:
         """Unmap the page; the file stays for readers."""

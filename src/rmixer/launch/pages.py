@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional
 
-from rmixer.launch.page import CLAIM_SUFFIX, DONE, TRAINING, read_progress
+from rmixer.launch.page import CLAIM_SUFFIX, DONE, SPENT, TRAINING, read_progress
 
 Page = Dict[str, Any]
-
-_SECONDS = ("input_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 
 
 class JobPages:
@@ -77,7 +75,8 @@ def merge(pages: List[Page]) -> Optional[Page]:
     totals = [max(page["total_steps"] for page in members) for members in told]
     began = [page["first_step_at"] for page in pages if page["first_step_at"]]
     merged = dict(newest)
-    merged.update((name, sum(page[name] for page in pages)) for name in _SECONDS)
+    for name in SPENT:
+        merged[name + "_seconds"] = sum(page[name + "_seconds"] for page in pages)
     merged.update(
         step=sum(max(page["step"] for page in members) for members in told),
         samples=sum(_samples(members) for members in told),

@@ -26,7 +26,7 @@ import threading
 import weakref
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional
 
 #: Weight of the newest look in how the time before the backward pass is divided.
 _NEWEST = 0.5
@@ -36,12 +36,15 @@ class Phases:
     """The clock of one process.
 
     Args:
-        on_fetch: is called after each batch that the training thread has fetched.
         on_eval: is called when the model is put to evaluation.
+
+    Attributes:
+        fetched: the thread that trains has got a batch; who has taken note makes it False.
     """
 
-    def __init__(self, on_fetch: Callable[[], None], on_eval: Callable[[], None]) -> None:
-        self.on_fetch, self.on_eval = on_fetch, on_eval
+    def __init__(self, on_eval: Callable[[], None]) -> None:
+        self.on_eval = on_eval
+        self.fetched = False
         self.root: Callable[[], Any] = _nothing  # the outermost module that trains
         self.thread = threading.main_thread().ident
         self.reset()
@@ -49,7 +52,8 @@ class Phases:
     def reset(self) -> None:
         """Begin anew, as a forked child does."""
         self.input = self.forward = self.backward = self.optimizer = 0.0
-        self.booked = 0.0  # sum of all four
+        self.booked = self.booked_before = 0.0  # sum of all four: now, and when the step began
+        self.began = 0.0  # when the optimizer's step did
         # of the input in what is before the backward pass, waiting left out: without and with it
         self.shares: List[Optional[float]] = [None, None]
         self.evaluating = self.stepping = False
@@ -76,24 +80,24 @@ class Phases:
         if not self.called:
             self.called = perf_counter()
 
-    def before_step(self) -> Tuple[float, float]:
+    def before_step(self) -> None:
         """An outermost step of an optimizer begins."""
-        now = self.mark = perf_counter()
+        self.began = self.mark = perf_counter()
         self.stepping = True
         if self.waited:  # no backward pass has taken it
             self.input += self.waited
             self.booked += self.waited
             self.waited = 0.0
-        return now, self.booked
+        self.booked_before = self.booked
 
-    def after_step(self, began: Tuple[float, float]) -> None:
+    def after_step(self) -> None:
         """It has ended."""
-        now = perf_counter()
-        self.stepping = False
-        own = now - began[0] - (self.booked - began[1])
-        self.optimizer += own
-        self.booked += own
-        self.mark = now
+        if self.stepping:
+            now = self.mark = perf_counter()
+            self.stepping = False
+            own = now - self.began - (self.booked - self.booked_before)
+            self.optimizer += own
+            self.booked += own
 
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -148,7 +152,7 @@ class Phases:
                     self.called += waited
             else:
                 self.mark, self.waited, self.called = began, waited, 0.0
-            self.on_fetch()
+            self.fetched = True
             return batch
 
         return fetch

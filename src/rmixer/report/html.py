@@ -174,9 +174,9 @@ def _table(document: dict[str, Any]) -> tuple[list[tuple[str, bool]], list[list[
     titles = [
         "job", "state", "reason", *metrics, "seconds", "samples/s", "slowdown", "tries",
         "memory peak", "reserved", "GPU memory peak", "GPU memory reserved", "device", "cores",
-        "threads",
+        "threads", "time of training",
     ]  # fmt: skip
-    texts = {"job", "state", "reason", "device", "cores"}
+    texts = {"job", "state", "reason", "device", "cores", "time of training"}
     used = [  # columns in which no job has anything are left out, but for the first two
         index
         for index, title in enumerate(titles)
@@ -205,7 +205,16 @@ def _cells(job: dict[str, Any], metrics: list[str]) -> list[Cell]:
         Cell(_device(job["device"]), numeric=False),
         Cell(cores, numeric=False),
         _number(job["threads"], str),
+        Cell(_spent(job["phase_seconds"]), numeric=False),
     ]
+
+
+def _spent(seconds: Mapping[str, float] | None) -> str:
+    """Where the time of the training went, by phase."""
+    total = sum((seconds or {}).values())
+    if not seconds or not total:
+        return ""
+    return ", ".join(f"{name} {100 * spent / total:.0f} %" for name, spent in seconds.items())
 
 
 def _number(value: Any, show: Callable[[Any], str]) -> Cell:

@@ -60,6 +60,24 @@ def job_values(
                 yield (job if by == "job" else str(values.get("token"))), value
 
 
+def phase_seconds(samples: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Where the time of each attempt's training went, by token: seconds by phase, the newest.
+
+    Attempts that showed none (no time of any phase) are left out.
+    """
+    newest: dict[str, dict[str, float]] = {}
+    for sample in samples:
+        jobs = sample.get("jobs")
+        for values in jobs.values() if isinstance(jobs, Mapping) else ():
+            spent = values.get("phase_seconds") if isinstance(values, Mapping) else None
+            if not isinstance(spent, Mapping):
+                continue
+            known = {name: finite(seconds) or 0.0 for name, seconds in spent.items()}
+            if any(known.values()):
+                newest[str(values.get("token"))] = known
+    return newest
+
+
 def node_curve(samples: Iterable[Mapping[str, Any]], key: str) -> Curve:
     """A number of the node over time, for example its busy cores."""
     curve: Curve = []

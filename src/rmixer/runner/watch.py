@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmixer.estimate.contexts import STATED_CONTEXT
-from rmixer.launch.page import PHASES
+from rmixer.launch.page import PHASES, SPENT
 from rmixer.launch.pages import JobPages
 from rmixer.model import CPU, Device, Placement, Profile, Progress
 from rmixer.monitor import (
@@ -257,6 +257,7 @@ def _line(
             "loss": page["loss"] if math.isfinite(page["loss"]) else None,
             "samples_per_second": rate,
             "eta_seconds": _eta(page, rate),
+            "phase_seconds": {name: round(page[f"{name}_seconds"], 3) for name in SPENT},
         }
     return line
 

@@ -141,6 +141,24 @@ def test_samples_of_an_older_attempt_do_not_count() -> None:
     assert build_document(run.events, run.samples)["jobs"][0]["samples"] is None
 
 
+def test_where_the_time_of_a_training_went() -> None:
+    """The newest that the newest attempt showed; null where it showed no time at all."""
+    run = ScriptedRun()
+    run.submit("a")
+    run.submit("b")
+    run.place(0.0, "a", (0,))
+    run.place(0.0, "b", (1,))
+    tokens = [event.token for event in run.events if event.type == "placed"]
+    spent = {"input": 3.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
+    for at, share in ((1.0, 0.5), (2.0, 1.0)):
+        a = {"token": tokens[0], "phase_seconds": {n: share * s for n, s in spent.items()}}
+        b = {"token": tokens[1], "phase_seconds": dict.fromkeys(spent, 0.0)}
+        run.sample(at, {"a": a, "b": b}, 1.0, 5)
+    jobs = jobs_of(build_document(run.events, run.samples))
+    assert jobs["a"]["phase_seconds"] == spent
+    assert jobs["b"]["phase_seconds"] is None
+
+
 def test_interrupted_run() -> None:
     """A run stopped by Ctrl-C is `interrupted`, and its stopped jobs are CANCELLED."""
     run = ScriptedRun()

@@ -76,11 +76,14 @@ def test_rate_and_time_left(bench: Bench) -> None:
     """From two pages: samples per second, and the seconds that the remaining steps take."""
     bench.page(phase=TRAINING, step=10, total_steps=100, samples=1000, loss=0.7)
     assert bench.look(1.0).sample["jobs"]["job"]["samples_per_second"] is None
-    bench.page(phase=TRAINING, step=20, total_steps=100, samples=2000, loss=0.6)
+    bench.page(phase=TRAINING, step=20, total_steps=100, samples=2000, loss=0.6, input_seconds=1.25)
     line = bench.look(3.0).sample["jobs"]["job"]
     assert line["samples_per_second"] == 500.0
     assert line["eta_seconds"] == 16.0
     assert (line["phase"], line["step"], line["loss"]) == ("training", 20, 0.6)
+    assert line["phase_seconds"] == {
+        "input": 1.25, "forward": 0.0, "backward": 0.0, "optimizer": 0.0,
+    }  # fmt: skip
 
 
 def test_rate_is_a_moving_average(bench: Bench) -> None:
