@@ -80,6 +80,24 @@ class Correction:
 
     effects: Mapping[Key, Effect] = field(default_factory=dict)
     errors: Errors = Errors()
+    _factors: dict[Key, dict[str, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def factors(self, jobs: Sequence[str]) -> list[float]:
+        """By what the rates of a set are to be multiplied; looked up where it was asked before."""
+        if len(jobs) <= 1:
+            return [1.0] * len(jobs)
+        key = tuple(sorted(jobs))
+        found = self._factors.get(key)
+        if found is None:
+            found = {
+                job: math.exp(self._shift(_keys(key, at)))
+                for at, job in enumerate(key)
+                if at == 0 or key[at - 1] != job
+            }
+            self._factors[key] = found
+        return [found[job] for job in jobs]
 
     def correct(self, jobs: Sequence[str], predicted: Sequence[float] | Array) -> Array:
         """The predicted rates of a set, corrected; in (0, 1], a job alone as it was.
@@ -91,8 +109,7 @@ class Correction:
         told = _rates(jobs, predicted)
         if len(jobs) <= 1:
             return told
-        shift = np.array([self._shift(_keys(jobs, at)) for at in range(len(jobs))])
-        corrected: Array = np.minimum(1.0, told * np.exp(shift))
+        corrected: Array = np.minimum(1.0, told * np.array(self.factors(jobs)))
         return corrected
 
     def deviation(self, jobs: Sequence[str]) -> Array:

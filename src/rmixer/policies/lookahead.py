@@ -40,6 +40,7 @@ class Memo:
         order, pinned, places, target_at: the rule; ``target_at`` since the run began.
         value: the makespan's end that was expected.
         known: the jobs that were there.
+        running: those of them that run by that plan.
     """
 
     order: tuple[str, ...]
@@ -48,6 +49,7 @@ class Memo:
     target_at: float
     value: float
     known: frozenset[str]
+    running: frozenset[str] = frozenset()
 
 
 def choose(
@@ -66,7 +68,12 @@ def choose(
     if memo is not None:
         search.offer(_revived(outlook, memo, now))
         expected = memo.value - now
-        alike = frozenset(task.id for task in outlook.tasks) <= memo.known
+        there = frozenset(task.id for task in outlook.tasks)
+        running = frozenset(outlook.tasks[i].id for i in outlook.running)
+        if search.best.value < math.inf and (there, running) == (memo.known, memo.running):
+            search.improve(int(budget * _LITTLE))  # nothing has happened but that rates were seen
+            return search.rule, search.best
+        alike = there <= memo.known
         if alike and search.best.makespan <= expected * (1.0 + SURPRISE) + 1e-6:
             search.improve(int(budget * _LITTLE))
             return search.rule, search.best
@@ -85,6 +92,7 @@ def remember(outlook: Outlook, rule: Rule, course: Course, now: float) -> Memo:
         target_at=now + rule.target if rule.target else 0.0,
         value=now + course.makespan,
         known=frozenset(name),
+        running=frozenset(name[i] for i in (*outlook.running, *(i for i, _ in course.starts))),
     )
 
 

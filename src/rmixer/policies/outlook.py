@@ -184,7 +184,6 @@ class Outlook:
         self._vetoed = vetoed
         self._kinds = [task.kind or task.id for task in tasks]
         self._correction = correction if correction is not None and correction.effects else None
-        self._corrected: dict[tuple[int, ...], list[float]] = {}
 
     def follow(self, rule: Rule, limit: float = math.inf) -> Course:
         """Simulate a rule; cut off where its value is sure to be above the limit."""
@@ -214,15 +213,11 @@ class Outlook:
 
     def rates(self, device: int, members: Sequence[int]) -> list[float]:
         """Per member its rate on that device, corrected by what was measured."""
+        predicted = self._predicted(device, members)
         if self._correction is None or len(members) <= 1:
-            return self._predicted(device, members)
-        key = (device, *members)
-        if (found := self._corrected.get(key)) is None:
-            predicted = self._predicted(device, members)
-            kinds = [self._kinds[i] for i in members]
-            found = self._correction.correct(kinds, predicted).tolist()
-            self._corrected[key] = found
-        return found
+            return predicted
+        factors = self._correction.factors([self._kinds[i] for i in members])
+        return [min(1.0, p * factor) for p, factor in zip(predicted, factors, strict=True)]
 
     def _predicted(self, device: int, members: Sequence[int]) -> list[float]:
         """Per member its rate by the network."""
