@@ -113,7 +113,7 @@ class Dispatcher:
 
     def _is_current(self, event: ev.Observed) -> bool:
         match event:
-            case ev.Exited() | ev.Lost() | ev.Profiled() | ev.MemoryGrew():
+            case ev.Exited() | ev.Lost() | ev.Profiled() | ev.MemoryGrew() | ev.DeviceMemoryGrew():
                 return self.state.current(event.job, event.token) is not None
         return True
 
@@ -144,7 +144,7 @@ class Dispatcher:
             case ev.Woke():
                 self._wake_at = None
                 self._enforce_times(answer)
-            case ev.MemoryGrew(job=id) | ev.Profiled(job=id):
+            case ev.MemoryGrew(job=id) | ev.DeviceMemoryGrew(job=id) | ev.Profiled(job=id):
                 self._book_memory(self.state.jobs[id], answer)
 
     def _settle(self, job: Job, outcome: Outcome, answer: _Answer) -> None:
@@ -295,6 +295,18 @@ class Dispatcher:
         if memory != held.memory:
             limit = raised_limit(job.spec, held, memory, self.state.node.memory)
             self._rebook(job, replace(held, memory=memory, memory_limit=limit), answer)
+        if held.device != CPU:
+            self._book_device_memory(self.state.jobs[job.id], answer)
+
+    def _book_device_memory(self, job: Job, answer: _Answer) -> None:
+        """Book what a job was seen to need on its GPU, as far as there is room: no other may."""
+        held = placement_of(job)
+        here = [placement_of(other) for other in self.state.active]
+        booked = sum(one.device_memory for one in here if one.device == held.device)
+        room = self.state.node.device(held.device).memory - booked
+        memory = min(job.estimate.device_memory, held.device_memory + max(0, room))
+        if memory > held.device_memory:
+            self._rebook(job, replace(held, device_memory=memory), answer)
 
     def _rebook(self, job: Job, placement: Placement, answer: _Answer) -> None:
         assert isinstance(job.state, Active)

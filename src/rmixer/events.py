@@ -156,6 +156,18 @@ class MemoryGrew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemoryGrew:
+    """A running job's memory on its GPU came near to, or passed, what is reserved for it there."""
+
+    at: float
+    wall: float
+    job: str
+    token: str
+    memory: int
+    type: Literal["device_memory_grew"] = "device_memory_grew"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSeen:
     """What is seen of a GPU has changed: whether it can be read, or what others hold of it.
 
@@ -381,8 +393,8 @@ class Wake:
 
 Observed = (
     Began | Resumed | Submitted | QueueClosed | Spawned | Adopted | Progressed | Profiled
-    | Measured | MemoryGrew | DeviceSeen | Strayed | Exited | Lost | CancelRequested | Interrupted
-    | Woke
+    | Measured | MemoryGrew | DeviceMemoryGrew | DeviceSeen | Strayed | Exited | Lost
+    | CancelRequested | Interrupted | Woke
 )  # fmt: skip
 Decided = (
     Placed | Rebooked | Suspended | Continued | Waiting | Stopping | Requeued | DeviceDrained

@@ -360,6 +360,15 @@ class RunState:
                 self._put(replace(job, estimate=estimate))
             self._warn_siblings(job, needed, "measured")
 
+    def _grow_on_device(self, event: ev.DeviceMemoryGrew) -> None:
+        """What is seen on the device is reserved, for the job and for the waiting of its family."""
+        job = self.current(event.job, event.token)
+        needed = self._most_on_device(int(event.memory * MEMORY_MARGIN))
+        for one in (job, *self.roster.siblings(job)) if job is not None else ():
+            if 0 < one.estimate.device_memory < needed:
+                estimate = replace(one.estimate, device_memory=needed)
+                self._put(replace(one, estimate=estimate))
+
     def _warn_siblings(self, job: Job, needed: int, source: str) -> None:
         """What one member of a family was seen to need, none of the others gets less."""
         needed = min(needed, self.node.memory)
@@ -451,6 +460,7 @@ _CHANGES: dict[type, Callable[[RunState, Any], None]] = {
     ev.Profiled: RunState._learn,
     ev.Measured: RunState._measure,
     ev.MemoryGrew: RunState._grow,
+    ev.DeviceMemoryGrew: RunState._grow_on_device,
     ev.Placed: RunState._place,
     ev.Rebooked: RunState._rebook,
     ev.Suspended: RunState._suspend,

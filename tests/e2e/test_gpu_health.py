@@ -131,3 +131,33 @@ def test_a_sick_gpu_is_given_up_and_its_jobs_go_elsewhere(place: Workplace, gpus
     assert document.stderr.count("GPU 0 is given up") == 2, (
         "once as it happens, once in the summary"
     )
+
+
+def test_a_growing_job_closes_its_gpu_before_it_is_full(place: Workplace, gpus: FakeGpus) -> None:
+    """It said 1 GiB and comes to hold 3: another of 1.5 GiB waits, though it had room at first."""
+    first = gpus.uuids[0]
+    place.write(
+        holds(gpus, "liar", "grown:1000", "go:3000", gpu_memory="1GiB", device=first),
+        holds(gpus, "b", "0.1:1500", gpu_memory="1500MiB", device=first, after=["w"]),
+        place.shell("w", "until test -e next; do sleep 0.02; done"),
+    )
+    runner = place.start("run", "jobs.yaml", "--json", "--policy", "all-at-once")
+    wait_until(lambda: place.names().get("liar") == StateName.PROFILING, "for it to run")
+    (place.directory / "grown").touch()
+    wait_until(
+        lambda: [
+            e for e in place.events() if isinstance(e, ev.DeviceMemoryGrew) and e.memory > 2 * GIB
+        ]
+    )
+    (place.directory / "next").touch()
+    waits = "GpuMemory(1.5 GiB>"
+    wait_until(
+        lambda: any(
+            str(e.reason).startswith(waits) for e in place.events() if isinstance(e, ev.Waiting)
+        )
+    )
+    (place.directory / "go").touch()
+    done = place.wait(runner)
+    assert done.returncode == 0, done.stderr
+    liar = next(j for j in json.loads(done.stdout)["jobs"] if j["name"] == "liar")
+    assert liar["device_memory"]["reserved_bytes"] >= 3000 * MIB

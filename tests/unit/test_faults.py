@@ -8,6 +8,7 @@ import pytest
 from driving import OK, Driver, job, kinds
 
 from rmixer import events as ev
+from rmixer.execute.outcome import classify
 from rmixer.faults import FAULTS, find_fault
 from rmixer.model import Active, Device, Final, JobSpec, Node, Outcome, StateName
 from rmixer.policies.baselines import AllAtOnce
@@ -61,6 +62,14 @@ def test_a_fault_is_known_by_its_words(line: str, name: str) -> None:
     """Those of CUDA and its libraries; Apple's Metal is none of ours."""
     assert find_fault(["Traceback", line, ""]) == name
     assert not name or name in {fault.name for fault in FAULTS}
+
+
+def test_a_program_that_asks_for_another_gpu_is_told_so() -> None:
+    """It sees one GPU, whatever its number in the machine; that is no fault of the GPU."""
+    tail = ["Traceback", "RuntimeError: CUDA error: invalid device ordinal"]
+    outcome = classify({"exit_code": 1}, tail)
+    assert outcome.reason == "exit 1: it picks a GPU that it does not see"
+    assert not outcome.fault
 
 
 def test_a_hardware_fault_of_two_jobs_drains_the_gpu() -> None:

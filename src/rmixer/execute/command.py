@@ -49,7 +49,11 @@ def build_order(
     inherited: Mapping[str, str],
     mps: MpsDaemons | None = None,
 ) -> Order:
-    """The order for an attempt: argv, directory, environment, cores, memory limit."""
+    """The order for an attempt: argv, directory, environment, cores, memory limit.
+
+    A client of an MPS daemon gets its settings, unless the job's own ``env`` names another daemon;
+    what the user has set of its limits wins.
+    """
     attempt = paths.job(spec.id).attempt(attempt_number)
     temporary = short_name(attempt, token)
     environment = job_environment(

@@ -45,6 +45,10 @@ MEMORY_WORDS: tuple[tuple[Memory, re.Pattern[str]], ...] = (
     ("host", re.compile(r"std::bad_alloc|[Cc]an(?:'t|not) allocate memory")),
     ("host", re.compile(r"not enough memory: you tried to allocate|^OOM when allocating tensor")),
 )
+#: A program that asks for a GPU by its number, other than 0: it is shown the one that it was given.
+OWN_CHOICE = re.compile(
+    r"CUDA error: invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|Invalid device id\b"
+)
 #: A worker that the kernel killed; only the kernel's own count tells whether it was for memory.
 KILLED_WORKER = re.compile(
     r"killed by signal: Killed|worker.*(?:SIGKILL|signal 9)\b", re.IGNORECASE
@@ -161,6 +165,8 @@ def _failed(
         )
     if memory is not None:
         return replace(facts, state=StateName.OUT_OF_MEMORY, reason=memory)
+    if any(OWN_CHOICE.search(line) for line in tail[-SEARCHED_LINES:]):
+        return replace(facts, reason=f"{facts.reason}: it picks a GPU that it does not see")
     fault = find_fault(tail[-SEARCHED_LINES:])
     return replace(facts, reason=f"CUDA fault ({fault})", fault=fault) if fault else facts
 

@@ -187,6 +187,9 @@ class Loop:
         for token, memory in look.grown:
             job = self._job_of(token)
             news.append(ev.MemoryGrew(at=now, wall=wall, job=job, token=token, memory=memory))
+        for token, memory in look.grown_on_device:
+            job = self._job_of(token)
+            news.append(ev.DeviceMemoryGrew(at=now, wall=wall, job=job, token=token, memory=memory))
         for token, progress in look.progress:
             job = self._job_of(token)
             news.append(ev.Progressed(at=now, wall=wall, job=job, token=token, progress=progress))

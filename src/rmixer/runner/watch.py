@@ -85,6 +85,7 @@ class Watched:
     device: DevicePeak = field(default_factory=DevicePeak)
     process_peak: int = 0
     alarm_at: float = 0.0
+    device_alarm_at: float = 0.0
     progress_at: float = 0.0
     last: tuple[float, TreeSample, dict[str, Any] | None] | None = None
     samples_per_second: float | None = None
@@ -101,6 +102,7 @@ class Look:
         grown: (token, bytes) of jobs that outgrew their reservation.
         progress: (token, progress), now and then.
         paces: of companies that were watched long enough.
+        grown_on_device: (token, bytes) of jobs that outgrew their reservation on their GPU.
         devices: GPUs of which something has changed.
         strays: attempts that were found on a GPU that they were not placed on.
     """
@@ -110,6 +112,7 @@ class Look:
     grown: list[tuple[str, int]]
     progress: list[tuple[str, Progress]]
     paces: list[CompanyPace] = field(default_factory=list)
+    grown_on_device: list[tuple[str, int]] = field(default_factory=list)
     devices: list[DeviceNews] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
 
@@ -194,7 +197,9 @@ class Watcher:
             page = watched.pages.read()
             line = _line(watched, at, sample, page)
             if watched.placement.device in held:
-                line["device_bytes"] = _on_device(watched, held, pids, page)
+                line["device_bytes"] = on_device = _on_device(watched, held, pids, page)
+                if _has_outgrown(watched, on_device or 0):
+                    look.grown_on_device.append((token, on_device or 0))
             look.sample["jobs"][watched.job] = line
             cpu += line["cpu"] or 0.0
             rss += sample.rss_bytes
@@ -231,6 +236,15 @@ def _on_device(
     now = None if by_process is None else sum(by_process.get(pid, 0) for pid in pids)
     watched.device.see(now, page)
     return now
+
+
+def _has_outgrown(watched: Watched, held: int) -> bool:
+    """Whether an attempt holds nearly all of what is booked for it on its device, or more."""
+    booked = watched.placement.device_memory
+    if not booked or held <= max(booked * MEMORY_ALARM, watched.device_alarm_at):
+        return False
+    watched.device_alarm_at = held * MEMORY_STEP
+    return True
 
 
 def _line(
