@@ -28,11 +28,12 @@ def job_documents(
     for job, held in telemetry.job_values(samples, "device_bytes"):
         on_device[job] = max(on_device.get(job, 0.0), held)
     seen = dict(telemetry.job_values(samples, "samples", by="token"))
-    spent = telemetry.phase_seconds(samples)
+    spent, logs = telemetry.phase_seconds(samples), telemetry.told_by_logs(samples)
     return [
         _job(job, end, finite(solo_seconds.get(id_)), paths, peaks.get(id_, 0.0), seen)
         | {"device_memory": _device_memory(job, on_device.get(id_, 0.0))}
         | {"phase_seconds": spent.get(job.attempts[-1].token) if job.attempts else None}
+        | {"log_progress": logs.get(job.attempts[-1].token) if job.attempts else None}
         for id_, job in history.jobs.items()
     ]
 

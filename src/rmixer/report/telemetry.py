@@ -66,16 +66,28 @@ def phase_seconds(samples: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, f
     Attempts that showed none (no time of any phase) are left out.
     """
     newest: dict[str, dict[str, float]] = {}
+    for token, spent in _mappings(samples, "phase_seconds"):
+        known = {name: finite(seconds) or 0.0 for name, seconds in spent.items()}
+        if any(known.values()):
+            newest[token] = known
+    return newest
+
+
+def told_by_logs(samples: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What the newest progress line said in the log of each attempt that had one, by token."""
+    return {token: dict(told) for token, told in _mappings(samples, "log")}
+
+
+def _mappings(
+    samples: Iterable[Mapping[str, Any]], key: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(token, value) of every sample in which an attempt has a mapping under that key."""
     for sample in samples:
         jobs = sample.get("jobs")
         for values in jobs.values() if isinstance(jobs, Mapping) else ():
-            spent = values.get("phase_seconds") if isinstance(values, Mapping) else None
-            if not isinstance(spent, Mapping):
-                continue
-            known = {name: finite(seconds) or 0.0 for name, seconds in spent.items()}
-            if any(known.values()):
-                newest[str(values.get("token"))] = known
-    return newest
+            value = values.get(key) if isinstance(values, Mapping) else None
+            if isinstance(value, Mapping):
+                yield str(values.get("token")), value
 
 
 def node_curve(samples: Iterable[Mapping[str, Any]], key: str) -> Curve:

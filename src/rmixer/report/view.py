@@ -146,7 +146,8 @@ def _running(row: JobRow, state: Active, node: Node, values: Mapping[str, Any]) 
     placement = state.attempt.placement
     mine = values if values.get("token") == state.attempt.token else {}
     rss, steps = finite(mine.get("rss_bytes")), finite(mine.get("total_steps"))
-    step = finite(mine.get("step"))
+    step, share = finite(mine.get("step")), finite(mine.get("share"))
+    told = share if share is not None else row.progress
     return replace(
         row,
         device=_device(node, placement.device),
@@ -155,7 +156,7 @@ def _running(row: JobRow, state: Active, node: Node, values: Mapping[str, Any]) 
         memory_bytes=int(rss) if rss is not None else None,
         reserved_bytes=placement.memory,
         samples_per_second=finite(mine.get("samples_per_second")),
-        progress=min(1.0, step / steps) if step is not None and steps else row.progress,
+        progress=min(1.0, step / steps) if step is not None and steps else told,
         eta_seconds=finite(mine.get("eta_seconds")),
         tries=row.tries + 1,
     )

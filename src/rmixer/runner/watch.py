@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmixer.estimate.contexts import STATED_CONTEXT
+from rmixer.execute.progresslines import ProgressLog
 from rmixer.launch.page import PHASES, SPENT
 from rmixer.launch.pages import JobPages
 from rmixer.model import CPU, Device, Placement, Profile, Progress
@@ -29,6 +30,8 @@ MEMORY_STEP = 1.05
 #: A process that has grown by this share after the last look at it has more than was seen; what is
 #: less is the difference between the kernel's two ways of counting.
 UNSEEN_GROWTH = 0.05
+#: A rate that a log tells holds for so long.
+STALE_SECONDS = 60.0
 #: Progress goes to the event log at most this often per job.
 PROGRESS_SECONDS = 10.0
 #: Weight of the newest measurement in the moving average of samples per second.
@@ -81,6 +84,7 @@ class Watched:
     started_at: float
     profiler: LiveProfiler
     pages: JobPages
+    log: ProgressLog
     meter: TreeMeter = field(default_factory=TreeMeter)
     device: DevicePeak = field(default_factory=DevicePeak)
     process_peak: int = 0
@@ -136,8 +140,8 @@ class Watcher:
     ) -> None:
         """Begin to watch an attempt."""
         profiler = LiveProfiler(at, self._bandwidth)
-        pages = JobPages(str(paths.progress))
-        self._watched[token] = Watched(job, token, paths, placement, at, profiler, pages)
+        pages, log = JobPages(str(paths.progress)), ProgressLog(paths.log)
+        self._watched[token] = Watched(job, token, paths, placement, at, profiler, pages, log)
 
     def rebook(self, token: str, placement: Placement) -> None:
         """The attempt's reservation has changed."""
@@ -273,7 +277,19 @@ def _line(
             "eta_seconds": _eta(page, rate),
             "phase_seconds": {name: round(page[f"{name}_seconds"], 3) for name in SPENT},
         }
+    if page is None or page["phase"] == PHASES.index("starting"):
+        line |= _told(watched, at)
     return line
+
+
+def _told(watched: Watched, at: float) -> dict[str, Any]:
+    """What the log of a program says whose steps nobody counts; a rate that is old is none."""
+    newest = watched.log.look(at)
+    if newest is None:
+        return {}
+    told, seen_at = newest
+    rate = told.samples_per_second if at - seen_at < STALE_SECONDS else None
+    return {"log": told.document(), "share": told.share, "samples_per_second": rate}
 
 
 def _samples_per_second(watched: Watched, at: float, page: dict[str, Any]) -> float | None:

@@ -151,12 +151,17 @@ def test_where_the_time_of_a_training_went() -> None:
     tokens = [event.token for event in run.events if event.type == "placed"]
     spent = {"input": 3.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
     for at, share in ((1.0, 0.5), (2.0, 1.0)):
-        a = {"token": tokens[0], "phase_seconds": {n: share * s for n, s in spent.items()}}
+        a = {
+            "log": {"text": f"{at}"},
+            "token": tokens[0],
+            "phase_seconds": {n: share * s for n, s in spent.items()},
+        }
         b = {"token": tokens[1], "phase_seconds": dict.fromkeys(spent, 0.0)}
         run.sample(at, {"a": a, "b": b}, 1.0, 5)
     jobs = jobs_of(build_document(run.events, run.samples))
     assert jobs["a"]["phase_seconds"] == spent
-    assert jobs["b"]["phase_seconds"] is None
+    assert jobs["a"]["log_progress"] == {"text": "2.0"}
+    assert (jobs["b"]["phase_seconds"], jobs["b"]["log_progress"]) == (None, None)
 
 
 def test_interrupted_run() -> None:

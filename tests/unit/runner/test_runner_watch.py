@@ -14,7 +14,14 @@ from rmixer.model import Placement
 from rmixer.monitor import Counters, TreeSample
 from rmixer.paths import AttemptPaths
 from rmixer.resources import MIB
-from rmixer.runner.watch import MEMORY_ALARM, PROGRESS_SECONDS, DevicePeak, Look, Watcher
+from rmixer.runner.watch import (
+    MEMORY_ALARM,
+    PROGRESS_SECONDS,
+    STALE_SECONDS,
+    DevicePeak,
+    Look,
+    Watcher,
+)
 
 TRAINING = PHASES.index("training")
 
@@ -84,6 +91,18 @@ def test_rate_and_time_left(bench: Bench) -> None:
     assert line["phase_seconds"] == {
         "input": 1.25, "forward": 0.0, "backward": 0.0, "optimizer": 0.0,
     }  # fmt: skip
+
+
+def test_what_a_log_says_where_nobody_counts(bench: Bench) -> None:
+    """The share and the rate that the program prints, until it is old; a page that counts wins."""
+    bench.paths.log.write_text("Epoch 2/4\nstep 5/10  loss 0.6  700 samples/s\n")
+    line = bench.look(1.0).sample["jobs"]["job"]
+    assert (line["share"], line["samples_per_second"]) == (0.375, 700.0)
+    assert line["log"]["text"] == "step 5/10  loss 0.6  700 samples/s"
+    line = bench.look(2.0 + STALE_SECONDS).sample["jobs"]["job"]
+    assert (line["share"], line["samples_per_second"]) == (0.375, None)
+    bench.page(phase=TRAINING, step=1, samples=10)
+    assert "log" not in bench.look(3.0 + STALE_SECONDS).sample["jobs"]["job"]
 
 
 def test_rate_is_a_moving_average(bench: Bench) -> None:
