@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rmixer.model import CPU, Active, Device, Job, Node, Pending, Placement, StateName
 from rmixer.policies.base import Snapshot, placement_of
-from rmixer.policies.live import gpu_use
+from rmixer.policies.live import gpu_use, kind_of
 from rmixer.policies.pools import Floats, Pool, Uses
 from rmixer.policies.traits import booked_memory, devices_of, profile_on, seconds_on
 
@@ -36,6 +36,7 @@ class Running:
     pool: int
     devices: tuple[int, ...]
     use: int
+    kind: str
     seconds: float
     left: float
     since: float
@@ -236,6 +237,7 @@ class Fleet:
             pool=p,
             devices=tuple(device for _, device in found),
             use=self.use_of(job, pool),
+            kind=kind_of(job),
             seconds=seconds,
             left=_left(job),
             since=now,
@@ -280,6 +282,8 @@ class Fleet:
             self.others[job.id] = job
             return
         self.waiting[job.id] = job
+        for pool in self.pools:  # so that pools keep up with it
+            self.use_of(job, pool)
         if (job.spec.gpus or 1) > 1:
             self.gangs[job.id] = job
             self.lengths[job.id] = self.seconds_of(job)

@@ -22,6 +22,8 @@ PLACES = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, math.inf)
 _TARGETS = (0.75, 0.85, 0.93, 1.0)
 #: So many further orders are drawn, where there are not just a few jobs.
 _MIXED, _FEW = 60, 6
+#: Up to so many waiting jobs on so many GPUs as many plans are simulated as there are to be.
+_FULL_JOBS, _FULL_GPUS = 72, 4
 #: A plan that is later than expected by more than this is made anew.
 SURPRISE = 0.02
 #: Few jobs have few plans: at most so many are simulated per pair of waiting jobs.
@@ -75,10 +77,10 @@ def choose(
             return search.rule, search.best
         alike = there <= memo.known
         if alike and search.best.makespan <= expected * (1.0 + SURPRISE) + 1e-6:
-            search.improve(int(budget * _LITTLE))
+            search.improve(int(budget * _LITTLE * search.effort))
             return search.rule, search.best
     search.portfolio()
-    search.improve(budget)
+    search.improve(int(budget * search.effort))
     return search.rule, search.best
 
 
@@ -127,6 +129,15 @@ class _Search:
         self.rule = Rule(tuple(outlook.waiting), _all(outlook, math.inf))
         self.best = Course(math.inf, math.inf)
 
+    @property
+    def effort(self) -> float:
+        """The share of the plans that is simulated: 1 up to a size, then less.
+
+        What a plan costs grows with the square of the waiting jobs, and with the GPUs.
+        """
+        waiting = max(1, len(self.look.waiting))
+        return min(1.0, (_FULL_JOBS / waiting) ** 2 * _FULL_GPUS / max(1, len(self.look.gpus)))
+
     def offer(self, rule: Rule) -> Course:
         """Try a rule; keep it if it is the best."""
         course = self.look.follow(rule, self.best.value)
@@ -159,7 +170,7 @@ class _Search:
         if len(self.look.waiting) < _FEW or not gpus:
             return
         few = sorted(found)[: len(PLACES)]
-        for _ in range(_MIXED):
+        for _ in range(int(_MIXED * self.effort)):
             a, b, c = self.draw.uniform(0, 1.5), self.draw.uniform(-0.5, 1), self.draw.uniform(0, 1)
             sign = -1.0 if self.look.by_completion else 1.0
             key = {

@@ -184,6 +184,19 @@ class Outlook:
         self._vetoed = vetoed
         self._kinds = [task.kind or task.id for task in tasks]
         self._correction = correction if correction is not None and correction.effects else None
+        self.alike = self._alike()
+
+    def _alike(self) -> list[int | None]:
+        """Per task a number; where a task does not fit, none of the same number does."""
+        if self._vetoed or self._correction is not None:
+            return [None] * len(self.tasks)  # there the kind counts as well
+        numbers: dict[object, int] = {}
+        found: list[int | None] = []
+        for task in self.tasks:
+            able = tuple(seconds < math.inf for seconds in task.seconds)
+            key = (task.uses, task.memory, task.cpu, task.host_memory, able)
+            found.append(None if task.held is not None else numbers.setdefault(key, len(numbers)))
+        return found
 
     def follow(self, rule: Rule, limit: float = math.inf) -> Course:
         """Simulate a rule; cut off where its value is sure to be above the limit."""
@@ -315,10 +328,14 @@ class _Run:
         """Start waiting jobs in the order of the rule, then on the CPU those that end in time."""
         changed = set()
         rest = []
+        refused: set[int | None] = set()
         for i in self.pending:
-            device = self._gpu_for(i, devices) if devices else None
+            alike = None if i in self.pinned else self.look.alike[i]
+            able = bool(devices) and (alike is None or alike not in refused)
+            device = self._gpu_for(i, devices) if able else None
             if device is None:
                 rest.append(i)
+                refused.add(alike)
             else:
                 self._start(i, device)
                 changed.add(device)

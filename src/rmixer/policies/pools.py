@@ -21,8 +21,8 @@ from rmixer.policies.outlook import Use, rates_of
 MOST_USES = 256
 #: Multisets whose gains are kept.
 _MOST_STATES = 20_000
-#: After so many multisets were computed the compiled core is worth its start.
-_COMPILE_AFTER = 300
+#: With so many devices the compiled core is worth its start.
+_COMPILE_FOR = 64
 _LEAST_DEMAND = 0.01
 
 Floats = NDArray[np.float64]
@@ -80,7 +80,8 @@ class Pool:
         self.gain = np.zeros((len(devices), 0))
         self.least = np.zeros((len(devices), 0))
         self._known: dict[tuple[int, ...], tuple[float, Floats, Floats]] = {}
-        self._computed = 0
+        fast = compiled() if len(devices) >= _COMPILE_FOR else None
+        self._core: SumsAndLeast = fast or sums_and_least
 
     @property
     def empty(self) -> NDArray[np.intp]:
@@ -132,7 +133,6 @@ class Pool:
 
     def _with_each(self, state: tuple[int, ...]) -> tuple[float, Floats, Floats]:
         """The sum of rates of a multiset, and with one more of each use the gain and the least."""
-        self._computed += 1
         table = self.uses.table
         rows = np.repeat(np.array([[*state, -1]]), len(table), axis=0)
         rows[:, -1] = np.arange(len(table))
@@ -154,8 +154,3 @@ class Pool:
 
     def _solve(self, demand: Floats, grain: Floats) -> tuple[Floats, Floats]:
         return self._core(np.ascontiguousarray(demand), np.ascontiguousarray(grain), self.overhead)
-
-    @property
-    def _core(self) -> SumsAndLeast:
-        fast = compiled() if self._computed >= _COMPILE_AFTER else None
-        return fast or sums_and_least

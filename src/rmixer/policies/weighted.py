@@ -143,7 +143,8 @@ class _Rule:
         gain = pool.gain[d, uses]
         able = (gain >= _LEAST_GAIN) & (pool.least[d, uses] >= self.floor)
         until = self._until(p, d)
-        if until < math.inf:
+        if until < math.inf:  # alone, or those that are there would end later
+            able &= pool.count[d] == 0
             able &= self.now + queue.seconds[p, rows] <= until
         if self.refused:
             able &= np.array([queue.names[row] not in self.refused for row in rows])
@@ -216,8 +217,9 @@ class _Rule:
             able = (pool.free >= need) & (pool.places >= 1) & (gain >= _LEAST_GAIN)
             able &= pool.least[:, use] >= self.floor
             kept = self.reservation
-            if kept is not None and kept.pool == p and not self._short(row):
-                able[list(kept.devices)] = False
+            if kept is not None and kept.pool == p:
+                devices = list(kept.devices)
+                able[devices] &= self._short(row) & (pool.count[devices] == 0)
             able[[d for q, d in refused if q == p]] = False
             if not able.any():
                 continue
@@ -245,8 +247,8 @@ class _Rule:
         vetoed = self.plan.snapshot.companies.vetoed
         if not vetoed:
             return False
-        company = [self._job(name) for name in self.fleet.on[p, d]]
-        return company_key(self.fleet.pools[p].kind, map(kind_of, [*company, job])) in vetoed
+        company = [self.fleet.running[name].kind for name in self.fleet.on[p, d]]
+        return company_key(self.fleet.pools[p].kind, [*company, kind_of(job)]) in vetoed
 
     def _job(self, name: str) -> Job:
         return self.fleet.waiting[name]
@@ -394,6 +396,8 @@ class _Rule:
                 ends = np.where(pool.count[able] > 0, pool.ends[able], -math.inf)
                 first = able[np.argsort(ends, kind="stable")[:count]]
                 at = max(self.now, float(pool.ends[first].max()))
+                if self.reservation is not None and self.reservation.job == job.id:
+                    at = min(at, self.reservation.at)  # it is not put off
                 self.reservation = Reservation(job.id, p, frozenset(map(int, first)), at)
                 return
 
