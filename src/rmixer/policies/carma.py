@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rmixer.model import CPU, Job, Reason
 from rmixer.policies.base import Plan, Snapshot, number
-from rmixer.policies.traits import Crowd, booked_memory, crowds, devices_of, gpus_of, place
+from rmixer.policies.traits import Crowd, booked_memory, crowds, devices_of, gpus_of, start_on_first
 from rmixer.resources import GIB
 
 _CHOICES = ("magm", "lug")
@@ -67,17 +67,11 @@ class Carma:
             usable = sorted(usable, key=lambda one: -plan.free_device_memory[one.device.id])
         else:
             usable = sorted(usable, key=lambda one: (one.load, len(one.jobs)))
-        first: Reason | None = None
-        for crowd in usable:
-            reason = self._risk(plan, crowd, job)
-            placement = place(plan, job, crowd.device, margin=self.margin, parts=self._parts(plan))
-            reason = reason or plan.lacks(placement)
-            if reason is None:
-                plan.start(job, placement)
-                crowd.join(job, placement)
-                return None
-            first = first or reason
-        return first or Reason("DeviceDrained", detail=job.spec.device)
+        absent = Reason("DeviceDrained", detail=job.spec.device)
+        return start_on_first(
+            plan, job, usable, absent, margin=self.margin, parts=self._parts(plan),
+            why_not=lambda crowd: self._risk(plan, crowd, job),
+        )  # fmt: skip
 
     def _risk(self, plan: Plan, crowd: Crowd, job: Job) -> Reason | None:
         """Why a device that has jobs is none of the candidates."""

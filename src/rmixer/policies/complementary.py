@@ -40,6 +40,7 @@ from rmixer.policies.base import (
 from rmixer.policies.gpus import Options, look_ahead, plans_for
 from rmixer.policies.ledger import core_share
 from rmixer.policies.live import at_threads, kind_of, use_within
+from rmixer.policies.traits import seconds_on
 from rmixer.policies.veto import (
     harm,
     is_vetoed,
@@ -407,23 +408,6 @@ def _alike(job: Job) -> tuple[object, ...]:
     )
 
 
-def expected_seconds(job: Job) -> float:
-    """How long a job would take alone, as far as is known; infinite where it is not.
-
-    A job of unknown length counts as long: starting it late is the costlier mistake, and what it
-    shows helps to place the others of its family.
-    """
-    profile = job.profile
-    if profile is None:
-        return math.inf
-    if profile.solo_seconds is not None:
-        return profile.solo_seconds
-    total = job.spec.total_steps or profile.total_steps
-    if profile.step_seconds is None or not total:
-        return math.inf
-    return profile.startup_seconds + total * profile.step_seconds
-
-
 def _choose(company: _Company, candidates: Sequence[_Candidate]) -> _Candidate | None:
     """The most gain; among equals one of a family that nothing is known of, then the longest."""
     if not candidates:
@@ -440,4 +424,5 @@ def _worst(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def _rank(company: _Company, job: Job) -> tuple[bool, float]:
-    return company.is_new(job), expected_seconds(job)
+    """One of unknown length counts as long: to start it late is the costlier mistake."""
+    return company.is_new(job), seconds_on(job, CPU)

@@ -10,12 +10,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rmixer.model import CPU, Active, Device, Job, Pending, Placement, Profile, Reason
+from rmixer.model import CPU, Active, Device, Job, Pending, Placement, Reason
 from rmixer.policies.base import Plan, attempt_of, placement_of
 from rmixer.policies.live import OVERHEAD, gpu_use, kind_of
 from rmixer.policies.lookahead import Memo, choose, remember
 from rmixer.policies.outlook import Course, Outlook, Place, Task
-from rmixer.policies.traits import booked_memory, devices_of, least_seconds, profile_on, seconds_on
+from rmixer.policies.traits import (
+    booked_memory,
+    cores_of,
+    devices_of,
+    least_seconds,
+    profile_on,
+    seconds_on,
+)
 from rmixer.policies.veto import harm, is_impatient, is_vetoed, place_to_go_on
 
 #: Pending jobs that are looked at in one decision; beyond it they wait their turn.
@@ -28,8 +35,6 @@ _UNKNOWN_SECONDS = 600.0
 _LEAST_LEFT = 0.01
 #: Those that stand still are before all that wait.
 _FIRST = 1 << 40
-#: Cores' worth that is booked at least.
-_CPU_STEP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class _View:
         return Placement(
             device=device.id,
             threads=job.spec.threads or (profile.threads if profile else None),
-            cpu=_cores(profile),
+            cpu=cores_of(profile),
             memory=min(job.estimate.memory, node.memory),
             device_memory=booked_memory(job, device, self.options.margin),
         )
@@ -204,7 +209,7 @@ class _View:
             for device in self.devices
         )
         memory = [booked_memory(job, d, self.options.margin) for d in self.devices]
-        cpu, host = _cores(next(iter(job.profiles.values()), None)), job.estimate.memory
+        cpu, host = cores_of(next(iter(job.profiles.values()), None)), job.estimate.memory
         if held is not None:
             memory[self.index[held.device]] = held.device_memory
             cpu, host = held.cpu, held.memory
@@ -250,12 +255,6 @@ class _View:
                 since = max(0.0, self.plan.snapshot.now - told)
                 left = max(_LEAST_LEFT, look.tasks[i].left - since * speed)
                 look.tasks[i] = replace(look.tasks[i], left=left)
-
-
-def _cores(profile: Profile | None) -> float:
-    """Cores' worth to book: what it is known to use."""
-    used = profile.demand.get("cores", 0.0) if profile else 0.0
-    return round(max(_CPU_STEP, math.ceil(round(used / _CPU_STEP, 6)) * _CPU_STEP), 3)
 
 
 def _left(job: Job) -> float:

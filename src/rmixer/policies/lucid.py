@@ -19,7 +19,7 @@ from rmixer.policies.traits import (
     devices_of,
     gpu_profile,
     least_seconds,
-    place,
+    start_on_first,
     utilisation,
 )
 
@@ -52,11 +52,14 @@ class Lucid:
         queue = sorted(
             snapshot.pending, key=lambda job: (-job.spec.priority, least_seconds(job, node))
         )
+        nobody = Reason("Policy", detail="no free GPU, and no job to share one with")
         for job in queue:
             usable = [crowd for crowd in found.values() if crowd.device in devices_of(job, node)]
             mates = [crowd for crowd in usable if self._pairs(plan, crowd, job)]
             free = [crowd for crowd in usable if not crowd.jobs]
-            reason = self._start(plan, mates + free, job)
+            reason = start_on_first(
+                plan, job, mates + free, nobody, margin=self.margin, parts=2 * len(node.devices)
+            )
             if reason is not None:
                 plan.wait(job, reason)
         return plan
@@ -72,19 +75,6 @@ class Lucid:
             and score(job) + score(mate) <= MOST
             and least_seconds(job, node) <= LONGER * least_seconds(mate, node)
         )
-
-    def _start(self, plan: Plan, choices: list[Crowd], job: Job) -> Reason | None:
-        first: Reason | None = None
-        parts = 2 * len(plan.snapshot.node.devices)
-        for crowd in choices:
-            placement = place(plan, job, crowd.device, margin=self.margin, parts=parts)
-            reason = plan.lacks(placement)
-            if reason is None:
-                plan.start(job, placement)
-                crowd.join(job, placement)
-                return None
-            first = first or reason
-        return first or Reason("Policy", detail="no free GPU, and no job to share one with")
 
 
 def score(job: Job) -> int:

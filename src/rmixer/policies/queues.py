@@ -11,7 +11,14 @@ from collections.abc import Sequence
 
 from rmixer.model import Job, Reason
 from rmixer.policies.base import Plan, Snapshot, number, whole_number
-from rmixer.policies.traits import Crowd, crowds, devices_of, least_seconds, place, seconds_on
+from rmixer.policies.traits import (
+    Crowd,
+    crowds,
+    devices_of,
+    least_seconds,
+    seconds_on,
+    start_on_first,
+)
 
 
 class Fifo:
@@ -59,21 +66,16 @@ class Fifo:
         devices = devices_of(job, plan.snapshot.node)
         least = min((seconds_on(job, device.kind) for device in devices), default=math.inf)
         alike = [found[d.id] for d in devices if seconds_on(job, d.kind) == least]
-        first: Reason | None = None
-        for crowd in sorted(alike, key=lambda one: (one.load, len(one.jobs))):
-            if len(crowd.jobs) >= self.places:
-                reason: Reason | None = Reason("Policy", detail=f"{self.places} places taken")
-            else:
-                placement = place(
-                    plan, job, crowd.device, margin=self.margin, parts=self._parts(plan)
-                )
-                reason = plan.lacks(placement)
-                if reason is None:
-                    plan.start(job, placement)
-                    crowd.join(job, placement)
-                    return None
-            first = first or reason
-        return first or Reason("DeviceDrained", detail=job.spec.device)
+        usable = sorted(alike, key=lambda one: (one.load, len(one.jobs)))
+        absent = Reason("DeviceDrained", detail=job.spec.device)
+        return start_on_first(
+            plan, job, usable, absent,
+            margin=self.margin, parts=self._parts(plan), why_not=self._is_full,
+        )  # fmt: skip
+
+    def _is_full(self, crowd: Crowd) -> Reason | None:
+        full = len(crowd.jobs) >= self.places
+        return Reason("Policy", detail=f"{self.places} places taken") if full else None
 
     def _parts(self, plan: Plan) -> float:
         """So many jobs share the cores."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from rmixer.model import CPU, Device, Job, Node, Placement, Profile
+from rmixer.model import CPU, Device, Job, Node, Placement, Profile, Reason
 from rmixer.policies.base import Plan, attempt_of, device_memory, eligible_devices, placement_of
 from rmixer.resources import GIB
 
@@ -161,6 +161,42 @@ def place(
         memory=min(job.estimate.memory, node.memory),
         device_memory=booked_memory(job, device, margin),
     )
+
+
+def start_on_first(
+    plan: Plan,
+    job: Job,
+    usable: Iterable[Crowd],
+    otherwise: Reason,
+    *,
+    margin: float,
+    parts: float,
+    why_not: Callable[[Crowd], Reason | None] = lambda _: None,
+) -> Reason | None:
+    """Start a job on the first of these devices that may take it and has room.
+
+    Args:
+        plan: with the bookings so far.
+        job: to be started.
+        usable: the devices, the best first; the job is counted in where it starts.
+        otherwise: the reason where there is no such device.
+        margin: what is booked on a GPU, times the job's memory.
+        parts: so many jobs share the cores.
+        why_not: what a rule has against a device, whatever its room.
+
+    Returns:
+        None if it has started, else why not on the first of them.
+    """
+    first: Reason | None = None
+    for crowd in usable:
+        placement = place(plan, job, crowd.device, margin=margin, parts=parts)
+        reason = why_not(crowd) or plan.lacks(placement)
+        if reason is None:
+            plan.start(job, placement)
+            crowd.join(job, placement)
+            return None
+        first = first or reason
+    return first or otherwise
 
 
 def _started(job: Job) -> float:

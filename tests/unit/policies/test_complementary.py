@@ -8,8 +8,9 @@ import pytest
 
 from rmixer import interference
 from rmixer.interference import solve
-from rmixer.model import Job, Placement, Profile
-from rmixer.policies.complementary import Complementary, booking, expected_seconds
+from rmixer.model import CPU, Job, Placement, Profile
+from rmixer.policies.complementary import Complementary, booking
+from rmixer.policies.traits import seconds_on
 from rmixer.resources import GIB
 from rmixer.testing.policies import make_active, make_job, make_snapshot
 
@@ -128,9 +129,9 @@ def test_bookings_are_rounded_up(demand: float, threads: int, booked: float) -> 
 def test_expected_seconds() -> None:
     """Measured alone, else start-up and steps, else unknown."""
     steps = Profile(step_seconds=0.5, total_steps=10, startup_seconds=3.0)
-    assert expected_seconds(make_job("a", profile=steps)) == 8.0
-    assert expected_seconds(make_job("a", profile=Profile(solo_seconds=7.0))) == 7.0
-    assert expected_seconds(make_job("a")) == float("inf")
+    assert seconds_on(make_job("a", profile=steps), CPU) == 8.0
+    assert seconds_on(make_job("a", profile=Profile(solo_seconds=7.0)), CPU) == 7.0
+    assert seconds_on(make_job("a"), CPU) == float("inf")
 
 
 @pytest.mark.parametrize("options", [{"floor": 1.0}, {"floor": -0.1}, {"overhead": True}])
