@@ -39,7 +39,7 @@ bench: setup ## RMixer beside a shell loop, parallel, task-spooler, Ray Tune; AR
 
 bench-full: setup ## the same with more repeats and runners, then the other benchmarks: hours
 	python benchmarks/bench.py --full $(ARGS)
-	for one in together colocate trainer exactness reading quality interference estimate \
+	for one in together memtracker colocate trainer exactness reading quality interference estimate \
 		colocation_pairs; do python benchmarks/$$one.py || exit 1; done
 
 bench-extra: ## Ray Tune in .venv-ray, for bench; parallel and task-spooler come with the system
