@@ -70,6 +70,22 @@ def test_the_network_is_held_against_published_measurements() -> None:
 
 @pytest.mark.e2e
 @LONG
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs the published measurements in {TRACES}")
+def test_worlds_that_disagree_are_simulated() -> None:
+    """One small seed: each policy ends all jobs, and twins that harm each other go one by one."""
+    command = [sys.executable, "benchmarks/disagreeing_worlds.py", "--seeds", "1", "--jobs", "8"]
+    more = ["--policies", "exclusive", "backfill", "--ours", "complementary:budget=10", "--json"]
+    done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [(row["gpus"], row["places"]) for row in document["pairs"]] == [
+        (1, None), (4, None), (1, 2), (4, 2)
+    ]  # fmt: skip
+    assert document["twins"][0]["slower"] < 0.03
+
+
+@pytest.mark.e2e
+@LONG
 def test_reading_is_measured() -> None:
     """The small version reads every kind of text, and two processes share one data set."""
     command = [sys.executable, "benchmarks/reading.py", "--smoke", "--json"]

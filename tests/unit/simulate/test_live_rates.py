@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from rmixer import catalog
 from rmixer import events as ev
 from rmixer.dispatcher import Dispatcher
@@ -72,3 +74,21 @@ def test_a_company_that_has_changed_teaches_nothing() -> None:
     early.handle(replace(measured, jobs={"a": measured.jobs["a"]}))
     assert key not in early.state.companies.paces
     assert not early.state.companies.alone, "one of two is not alone"
+
+
+@pytest.mark.parametrize(("sharing", "most"), [("time-slicing", 1.03), ("mps", 1.1)])
+def test_twins_that_harm_each_other_end_up_one_by_one(sharing: str, most: float) -> None:
+    """Believed to be worth it, pairs sum to 0.92: one is tried, and the rest go one at a time.
+
+    Under MPS those that are together stay so, and nothing is added to them.
+    """
+    wrong = "demand=0.3,duration=0.1,memory=0.15,noise=0.03"
+    world = catalog.build_world(f"network:overhead={1 / 0.92 - 1},{wrong}")
+    jobs = [sim_job(f"twin-{n}", 300, 1.0) for n in range(6)]
+    found, log = run(jobs, world, node(sharing=sharing))
+    assert found.state.at < most * 6 * 300
+    assert company_key("gpu", ["twin", "twin"]) in found.state.companies.vetoed
+    suspended = [event.job for event in log if isinstance(event, ev.Suspended)]
+    assert len(suspended) == (sharing == "time-slicing")
+    stood = [span.job for span in found.spans if span.stood]
+    assert stood == suspended
