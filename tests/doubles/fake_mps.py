@@ -79,7 +79,7 @@ for line in sys.stdin:
         os.kill(daemon, signal.SIGTERM)
         while alive(daemon):
             time.sleep(0.01)
-    elif word != "terminate_client":
+    elif word not in ("terminate_client", "start_server"):
         sys.exit("unknown command " + word)
 '''
 

@@ -24,7 +24,7 @@ from rmixer.errors import RmixerError
 from rmixer.execute.logtail import read_tail
 from rmixer.faults import COLLATERAL
 from rmixer.launch import mps_client
-from rmixer.model import Device, Outcome, Placement, StateName
+from rmixer.model import Device, Node, Outcome, Placement, StateName
 from rmixer.monitor import read_process
 from rmixer.paths import RunPaths
 from rmixer.resources import MIB
@@ -123,7 +123,9 @@ class MpsDaemon:
                 raise MpsError(self._why(f"exit {done.returncode}"))
             self._wait_until_it_answers()
         except (OSError, subprocess.SubprocessError) as error:
-            raise MpsError(self._why(str(error))) from error
+            why = self._why(str(error))
+            self.quit()
+            raise MpsError(why) from error
         self.is_faulty = False
 
     def _environment(self) -> dict[str, str]:
@@ -136,16 +138,22 @@ class MpsDaemon:
         }
 
     def _wait_until_it_answers(self) -> None:
+        """Until it has a server: one that cannot make one would fail every job."""
         deadline = time.monotonic() + START_SECONDS
         while self.pid is None:
             if time.monotonic() > deadline:
                 raise OSError("it has not said its pid")
             time.sleep(_TICK_SECONDS)
-        mps_client.ask(self.words, "get_server_list")
+        mps_client.ask(self.words, f"start_server -uid {os.getuid()}")
+        while not mps_client.numbers(mps_client.ask(self.words, "get_server_list")):
+            if time.monotonic() > deadline:
+                raise OSError("it has started no server")
+            time.sleep(_TICK_SECONDS)
 
     def _why(self, what: str) -> str:
-        tail = [line for line in read_tail(self.log / "control.log") if line.strip()]
-        told = f": {tail[-1]}" if tail else ""
+        logs = (self.log / "control.log", self.log / "server.log")
+        tails = [line for log in logs for line in read_tail(log)[-1:]]
+        told = f": {'; '.join(tails)}" if tails else ""
         return f"MPS on GPU {self.device.index} cannot be started ({what}){told}"
 
 
@@ -216,6 +224,15 @@ class MpsDaemons:
         """End all of them."""
         for daemon in self.daemons.values():
             daemon.quit()
+
+
+def left_by(paths: RunPaths, node: Node) -> MpsDaemons:
+    """The daemons that a run may have left, whose runner was killed."""
+    left = MpsDaemons(paths)
+    for device in node.devices:
+        if device.sharing == "mps":
+            left.add(device, shutil.which(CONTROL) or CONTROL)
+    return left
 
 
 def client_settings(daemon: MpsDaemon, placement: Placement) -> dict[str, str]:

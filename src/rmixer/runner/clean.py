@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rmixer.errors import RunConflictError, StorageError, UsageError
+from rmixer.execute.mps import left_by
 from rmixer.model import Active
 from rmixer.monitor.files import disk_bytes, is_locked
 from rmixer.paths import RunPaths
@@ -86,6 +87,8 @@ def chosen(
 def remove(runs_dir: Path, run: OldRun) -> bool:
     """Remove a run; False if somebody works on it, and then it stays.
 
+    MPS daemons that a killed runner has left are ended.
+
     Raises:
         StorageError: it cannot be removed.
     """
@@ -94,6 +97,7 @@ def remove(runs_dir: Path, run: OldRun) -> bool:
         with _held(root) as folder:
             if folder is None or _has_workers(folder):
                 return False
+            left_by(folder.paths, folder.state.node).quit()
             doomed = root.with_name(f".{root.name}{_REMOVING}")
             shutil.rmtree(doomed, ignore_errors=True)
             root.rename(doomed)
