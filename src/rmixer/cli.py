@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,53 @@ def estimate(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
     for one in failed:
         click.echo(f"rmixer: {one.name} cannot be estimated: {one.failure}", err=True)
     ctx.exit(EXIT_NEVER_FITS if refused else EXIT_JOB_FAILED if failed else 0)
+
+
+@cli.command(cls=_RunCommand, short_help="What jobs use alone: profile FILE, or -- CMD...")
+@click.argument("file", required=False, type=click.Path(readable=False, path_type=Path))
+@click.option(
+    "--device", metavar="cpu|gpu|NAME",
+    help="What to train on, instead of what each job says; NAME: a GPU, as in A100, also of "
+    "another machine.",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=30.0, show_default=True,
+    help="A job may run so long, all its thread counts together; 0: run nothing.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.pass_context
+def profile(ctx: click.Context, /, file: Path | None, **options: Any) -> None:
+    """What every job of FILE, or one command behind `--`, uses when it runs alone.
+
+    On this machine jobs run for a short while, at one number of threads after the other; keep it
+    otherwise idle. For a GPU that is not here the profile is made from a trace and the GPU's peaks.
+    Profiles are kept, and later runs start from them. Exit code 1: a job cannot run.
+    """
+    from rmixer.profile.verb import ProfileOptions, profile_jobs
+    from rmixer.report.profiles import render_profiles
+    from rmixer.report.write import json_text
+    from rmixer.spec import CommandNotFoundError, job_from_command, load_jobs_file
+
+    command: list[str] | None = ctx.obj
+    if (file is None) == (command is None):
+        raise click.UsageError("give a jobs FILE, or -- and a command; not both")
+    as_json = options.pop("as_json")
+    try:
+        jobs = (
+            load_jobs_file(file, require_data=False).jobs
+            if file is not None
+            else [job_from_command(command or [], Path.cwd())]
+        )
+    except CommandNotFoundError as error:
+        click.echo(f"rmixer: {error}", err=True)
+        ctx.exit(NOT_FOUND)
+    say = partial(click.echo, err=True)
+    document = profile_jobs(jobs, ProfileOptions(say=say, **options)).as_dict()
+    click.echo(json_text(document) if as_json else render_profiles(document), nl=not as_json)
+    failed = [job for job in document["jobs"] if job["failure"]]
+    for job in failed:
+        click.echo(f"rmixer: {job['name']} cannot be profiled: {job['failure']}", err=True)
+    ctx.exit(EXIT_JOB_FAILED if failed else 0)
 
 
 @cli.command(short_help="Policies side by side in virtual time: simulate FILE")

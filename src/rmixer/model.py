@@ -275,13 +275,15 @@ class Profile:
         step_seconds: seconds per optimizer step alone; None where steps are not seen.
         demand: per station the share of the solo step that it works for the job; ``cores`` is in
             cores' worth and may exceed 1 for a job of several threads.
-        granularity: per station how long one visit holds it, relative (missing: 1).
+        granularity: per station how long one visit holds it, relative (missing: 1). Sources that
+            know it in seconds give it in tenths of a millisecond.
         total_steps: steps of the job it was measured on, 0 where not known; members of a family
             have the same number.
         startup_seconds: from process start to the first step.
         solo_seconds: the whole job alone on the node at its best thread count, where measured.
         memory: peak host memory seen so far, bytes.
-        source: ``probe``, ``live`` or ``history``.
+        speeds: steps per second alone by number of threads, where they were measured.
+        source: ``static``, ``probe``, ``live``, ``history`` or ``declared``.
         confidence: in [0, 1]; a family's profile counts less for its other members.
     """
 
@@ -294,8 +296,33 @@ class Profile:
     startup_seconds: float = 0.0
     solo_seconds: float | None = None
     memory: int = 0
+    speeds: Mapping[int, float] = field(default_factory=dict)
     source: str = "live"
     confidence: float = 1.0
+
+    @property
+    def best_threads(self) -> int | None:
+        """The least number with which it is about fastest; None where only one was tried."""
+        return about_fastest(self.speeds) if len(self.speeds) > 1 else None
+
+    def speed_ratio(self, threads: int, other: int) -> float | None:
+        """Its speed with so many threads over that with another number; None where not known."""
+        speed, base = self.speeds.get(threads), self.speeds.get(other)
+        return speed / base if speed and base else None
+
+
+#: Speeds that differ by less are not told apart.
+SAME_SPEED = 0.05
+
+
+def about_fastest(speeds: Mapping[int, float]) -> int:
+    """The least number of threads whose speed is not clearly below the highest.
+
+    Args:
+        speeds: steps per second by number of threads; at least one.
+    """
+    enough = (1 - SAME_SPEED) * max(speeds.values())
+    return min(threads for threads, speed in speeds.items() if speed >= enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

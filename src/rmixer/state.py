@@ -306,13 +306,12 @@ class RunState:
         if state.name == StateName.PROFILING:
             state = replace(state, name=StateName.RUNNING)
         estimate = _learned(job, event.profile.memory, self.node)
-        profile = event.profile
-        if profile.solo_seconds is None and job.profile is not None:
-            profile = replace(profile, solo_seconds=job.profile.solo_seconds)
+        profile = _with_solo(event.profile, job.profile)
         self._put(replace(job, state=state, profile=profile, estimate=estimate))
         for sibling in self.roster.siblings(job):
             if sibling.profile is None or sibling.profile.confidence <= FAMILY_CONFIDENCE:
-                profile = replace(event.profile, confidence=FAMILY_CONFIDENCE)
+                seen = replace(event.profile, confidence=FAMILY_CONFIDENCE)
+                profile = _with_solo(seen, sibling.profile)
                 estimate = _learned(sibling, event.profile.memory, self.node)
                 self._put(replace(sibling, profile=profile, estimate=estimate))
 
@@ -392,6 +391,16 @@ def _reason(event: ev.Requeued) -> Reason:
         return Reason("Backoff", event.not_before - event.at)
     interrupted = event.outcome.state == StateName.CANCELLED
     return Reason("Interrupted" if interrupted else "Submitted")
+
+
+def _with_solo(seen: Profile, before: Profile | None) -> Profile:
+    """A profile seen in company, with what only solo runs and traces show from the one before."""
+    if before is None:
+        return seen
+    kept = ("solo_seconds", "speeds", "granularity")
+    return replace(
+        seen, **{name: getattr(before, name) for name in kept if not getattr(seen, name)}
+    )
 
 
 def _learned(job: Job, peak: int, node: Node) -> Estimate:

@@ -45,6 +45,21 @@ CREATE TABLE IF NOT EXISTS machines (
   memory_bandwidth REAL NOT NULL,
   measured REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS peaks (
+  machine TEXT PRIMARY KEY,
+  core_flops REAL NOT NULL,
+  measured REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS profiles (
+  signature TEXT NOT NULL,
+  family TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  source TEXT NOT NULL,
+  profile TEXT NOT NULL,
+  measured REAL NOT NULL,
+  PRIMARY KEY (signature, machine, source)
+);
+CREATE INDEX IF NOT EXISTS profiles_family ON profiles (family, machine);
 CREATE TABLE IF NOT EXISTS baselines (
   key TEXT PRIMARY KEY,
   anonymous_bytes INTEGER NOT NULL,
@@ -151,6 +166,31 @@ class Store:
                 return replace(profile, source="history", confidence=confidence, solo_seconds=solo)
         return None
 
+    def keep_profile(
+        self, signature: str, family: str, machine: str, profile: Profile, now: float
+    ) -> None:
+        """Remember a profile that was not seen in a run: the newest of each source counts."""
+        names = {"signature": signature, "family": family, "machine": machine}
+        row = {"source": profile.source, "profile": json.dumps(asdict(profile)), "measured": now}
+        self._keep("profiles", names | row)
+
+    def kept_profiles(self, signature: str, family: str, machine: str) -> tuple[Profile, ...]:
+        """What `keep_profile` was given for the signature, else for its family: half as sure.
+
+        One of each source, the newest.
+        """
+        for column, value, confidence in (("signature", signature, 1.0), ("family", family, 0.5)):
+            rows = self._rows(
+                "SELECT source, profile FROM profiles"  # noqa: S608
+                f" WHERE {column} = ? AND machine = ? ORDER BY measured",
+                (value, machine),
+            )
+            newest = {source: _profile(text) for source, text in rows} if value else {}
+            found = [profile for profile in newest.values() if profile is not None]
+            if found:
+                return tuple(replace(p, confidence=p.confidence * confidence) for p in found)
+        return ()
+
     def solo_seconds(self, signature: str, machine: str) -> float | None:
         """The job's measured time alone at its best thread count: the shortest of the medians."""
         rows = self._rows(
@@ -172,6 +212,15 @@ class Store:
         measured = measure()
         row = {"machine": machine, "memory_bandwidth": measured, "measured": now}
         self._keep("machines", row)
+        return measured
+
+    def core_flops(self, machine: str, measure: Callable[[], float], now: float) -> float:
+        """What one core computes: measured once, then remembered; FLOPs per second."""
+        known = self._one("SELECT core_flops FROM peaks WHERE machine = ?", (machine,))
+        if known:
+            return float(known)
+        measured = measure()
+        self._keep("peaks", {"machine": machine, "core_flops": measured, "measured": now})
         return measured
 
     # --- estimates --------------------------------------------------------------------------
@@ -289,8 +338,10 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 def _profile(text: str) -> Profile | None:
     try:
-        return Profile(**json.loads(text))
-    except (TypeError, ValueError):  # written by another version
+        fields = json.loads(text)
+        speeds = {int(threads): float(speed) for threads, speed in fields.pop("speeds", {}).items()}
+        return Profile(**fields, speeds=speeds)
+    except (AttributeError, TypeError, ValueError):  # written by another version
         return None
 
 

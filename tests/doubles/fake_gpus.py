@@ -73,6 +73,12 @@ class FakeGpus:
         """Let a process hold memory of a GPU, bytes."""
         (self.folder / "held" / str(pid)).write_text(f"{index} {size}\n")
 
+    def tell(self, *lines: str, index: int = 0) -> None:
+        """What a GPU tells of its work, see ``nvml.c``; the rest it does not support."""
+        folder = self.folder / "metrics"
+        folder.mkdir(exist_ok=True)
+        (folder / str(index)).write_text("".join(f"{line}\n" for line in lines))
+
     def lose(self, index: int | None = None, error: int = GPU_IS_LOST) -> None:
         """The GPU, or all of them, answer no more."""
         self._broken(index).write_text(f"{error}\n")
@@ -106,11 +112,11 @@ def build_library(folder: Path) -> Path:
     return folder
 
 
-def make_gpus(folder: Path, library: Path, *sizes: int) -> FakeGpus:
+def make_gpus(folder: Path, library: Path, *sizes: int, kind: str = "Fake T4") -> FakeGpus:
     """GPUs of so many bytes each."""
     (folder / "held").mkdir(parents=True)
     lines = [
-        f"GPU-{i:08d}-0000-0000-0000-000000000000 {size} Fake T4" for i, size in enumerate(sizes)
+        f"GPU-{i:08d}-0000-0000-0000-000000000000 {size} {kind}" for i, size in enumerate(sizes)
     ]
     (folder / "gpus").write_text("".join(f"{line}\n" for line in lines))
     job = folder / "gpu_job.py"

@@ -4,6 +4,10 @@
  *
  *   gpus             a line per GPU: UUID, bytes of memory, name (which may have spaces)
  *   held/PID         a line per GPU that process PID holds memory of: index, bytes
+ *   metrics/INDEX    what a GPU tells of its work, a line each; what has no line is not supported:
+ *                      utilisation GPU% MEMORY%
+ *                      pcie SENT RECEIVED (KB/s)        link GENERATION WIDTH
+ *                      gpm NUMBER VALUE                 process PID SM% MEMORY%
  *   broken           if it is there, every question but the first fails
  *   broken.INDEX     if it is there, the questions about that GPU fail
  *
@@ -168,5 +172,132 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
   memory->total = one->memory;
   memory->used = total;
   memory->free = one->memory > total ? one->memory - total : 0;
+  return NVML_SUCCESS;
+}
+
+/* Calls with the numbers of the lines of a GPU's metrics that begin with `name`, up to `room`. */
+struct line {
+  double values[3];
+};
+
+static unsigned int lines_of(nvmlDevice_t device, const char *name, struct line *into,
+                             unsigned int room) {
+  char path[4200], file_name[64], text[256], word[64];
+  unsigned int found = 0;
+  snprintf(file_name, sizeof file_name, "metrics/%u", (unsigned int)((struct gpu *)device - gpus));
+  path_of(path, sizeof path, file_name);
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  while (found < room && fgets(text, sizeof text, file)) {
+    double *values = into[found].values;
+    memset(values, 0, sizeof into[found].values);
+    int parts = sscanf(text, "%63s %lf %lf %lf", word, &values[0], &values[1], &values[2]);
+    if (parts > 1 && strcmp(word, name) == 0) found++;
+  }
+  fclose(file);
+  return found;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+  struct line found;
+  if (error_of(device) != NVML_SUCCESS) return error_of(device);
+  if (!lines_of(device, "utilisation", &found, 1)) return NVML_ERROR_NOT_SUPPORTED;
+  rates->gpu = (unsigned int)found.values[0];
+  rates->memory = (unsigned int)found.values[1];
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter,
+                                         unsigned int *value) {
+  struct line found;
+  if (error_of(device) != NVML_SUCCESS) return error_of(device);
+  if (!lines_of(device, "pcie", &found, 1)) return NVML_ERROR_NOT_SUPPORTED;
+  *value = (unsigned int)found.values[counter];
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation) {
+  struct line found;
+  if (!lines_of(device, "link", &found, 1)) return NVML_ERROR_NOT_SUPPORTED;
+  *generation = (unsigned int)found.values[0];
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *width) {
+  struct line found;
+  if (!lines_of(device, "link", &found, 1)) return NVML_ERROR_NOT_SUPPORTED;
+  *width = (unsigned int)found.values[1];
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                             nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long since) {
+  struct line found[64];
+  (void)since;
+  if (error_of(device) != NVML_SUCCESS) return error_of(device);
+  unsigned int number = lines_of(device, "process", found, 64);
+  if (!number && !lines_of(device, "utilisation", found, 1)) return NVML_ERROR_NOT_SUPPORTED;
+  if (!number) return NVML_ERROR_NOT_FOUND;
+  if (!samples || *count < number) {
+    *count = number;
+    return NVML_ERROR_INSUFFICIENT_SIZE;
+  }
+  for (unsigned int i = 0; i < number; i++) {
+    memset(&samples[i], 0, sizeof samples[i]);
+    samples[i].pid = (unsigned int)found[i].values[0];
+    samples[i].smUtil = (unsigned int)found[i].values[1];
+    samples[i].memUtil = (unsigned int)found[i].values[2];
+    samples[i].timeStamp = i + 1;
+  }
+  *count = number;
+  return NVML_SUCCESS;
+}
+
+/* A sample of the performance monitor remembers its GPU and how many were taken before. */
+struct nvmlGpmSample_st {
+  nvmlDevice_t device;
+  unsigned int taken;
+};
+
+static unsigned int samples_taken;
+
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support) {
+  struct line found;
+  support->isSupportedDevice = lines_of(device, "gpm", &found, 1) > 0;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample) {
+  *sample = calloc(1, sizeof **sample);
+  return *sample ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+}
+
+nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
+  free(sample);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
+  if (error_of(device) != NVML_SUCCESS) return error_of(device);
+  sample->device = device;
+  sample->taken = ++samples_taken;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *asked) {
+  struct line found[64];
+  if (asked->version != NVML_GPM_METRICS_GET_VERSION) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (!asked->sample1->taken || asked->sample1->taken >= asked->sample2->taken)
+    return NVML_ERROR_INVALID_ARGUMENT; /* one is empty, or they are in the wrong order */
+  unsigned int number = lines_of(asked->sample2->device, "gpm", found, 64);
+  for (unsigned int i = 0; i < asked->numMetrics; i++) {
+    asked->metrics[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    for (unsigned int j = 0; j < number; j++)
+      if ((unsigned int)found[j].values[0] == asked->metrics[i].metricId) {
+        asked->metrics[i].nvmlReturn = NVML_SUCCESS;
+        asked->metrics[i].value = found[j].values[1];
+      }
+  }
   return NVML_SUCCESS;
 }

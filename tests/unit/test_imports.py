@@ -19,7 +19,7 @@ ROOMS = [
     ["model"],
     ["events"],
     ["interference", "bound"],
-    ["health", "roster", "state", "policies", "dispatcher"],
+    ["faults", "health", "roster", "state", "policies", "dispatcher"],
     ["catalog"],
     ["spec"],
     ["paths", "store", "log"],

@@ -36,6 +36,7 @@ class JobEstimate:
         operator, phase: where the peak is reached.
         largest: name, category and bytes of the five largest tensors there.
         costs: of one step: ``flops``, ``moved_bytes``, ``kernels``.
+        calls: of one step: FLOPs, bytes moved, kernels, and how many calls had these.
         notes: what the reader should know: fallbacks, stated constants.
         refusal: why it can never fit, with the options; empty if it can.
         failure: the program's own last words, where it cannot run at all; empty if it can.
@@ -55,6 +56,7 @@ class JobEstimate:
     phase: str = ""
     largest: Sequence[Mapping[str, Any]] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
+    calls: Sequence[Sequence[float]] = ()
     notes: Sequence[str] = ()
     refusal: str = ""
     failure: str = ""

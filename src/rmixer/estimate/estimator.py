@@ -76,6 +76,7 @@ class Estimator:
         parse: bool = False,
         measure: bool = False,
         commands: bool = False,
+        known: bool = False,
         at_once: int = 1,
         limit_seconds: float | None = None,
         should_stop: Callable[[], bool] = lambda: False,
@@ -89,6 +90,7 @@ class Estimator:
             parse: parse data that are not parsed yet, to know the sizes of the tables.
             measure: measure this machine's baseline if it is not known.
             commands: run commands on fake tensors, or for a short probe.
+            known: also those whose peak was measured before.
             at_once: so many commands side by side.
             limit_seconds: for all trainings of ours together, and for each command.
             should_stop: asked several times a second; what is traced by then counts.
@@ -111,7 +113,9 @@ class Estimator:
         )
         if commands:
             unknown = [
-                job for job in jobs if job.kind == "command" and self._is_unknown(job, target)
+                job
+                for job in jobs
+                if job.kind == "command" and (known or self._is_unknown(job, target))
             ]
             answers |= programs.estimate_commands(
                 unknown,
@@ -270,6 +274,7 @@ def _from_trace(
         phase=peak["phase"],
         largest=tuple(peak["largest"]),
         costs=answer.get("costs") or {},
+        calls=answer.get("calls") or (),
         notes=tuple(notes),
     )
 

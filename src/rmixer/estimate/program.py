@@ -128,6 +128,7 @@ def _played(
     """The answer with its peaks in place of the trace."""
     trace = answer.pop("trace")
     answer["costs"] = sum_costs(trace["costs"])
+    answer["calls"] = trace["calls"]
     answer["host"] = asdict(host_peak(trace, HeapSettings.from_environment(environment)))
     if gpu:
         answer["device"] = asdict(gpu_peak(trace, workspace=workspace))

@@ -163,7 +163,7 @@ class Tracer:
         if self.steps >= TRACED_STEPS:
             self.finish()
         self.recorder.mark("step")
-        self.recorder.costs.clear()
+        self.recorder.clear_costs()
 
     def finish(self) -> None:
         """Write the trace, and end the program without letting it go on in any way."""

@@ -40,14 +40,23 @@ def _groups(proc: Path, sys: Path, controller: str) -> Iterator[Path]:
         path = paths.get(controller if options is not None else "")
         if path is None or (options is not None and controller not in options):
             continue
-        inside = path[len(root) :] if root != "/" and path.startswith(root) else path
-        group = mount / inside.strip("/")
+        group = mount / _below(path, root)
         while group != mount and not group.is_dir():  # hidden by a namespace
             group = group.parent
         yield group
         while group != mount:
             group = group.parent
             yield group
+
+
+def _below(path: str, root: str) -> str:
+    """A group's path as seen from the mount, whose own root in the hierarchy may be a group.
+
+    ``..`` leads out of our namespace, to what cannot be seen from here.
+    """
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    roots = [part for part in root.split("/") if part not in ("", "..")]
+    return "/".join(parts[len(roots) :] if parts[: len(roots)] == roots else parts)
 
 
 def _own_paths(proc: Path) -> dict[str, str]:
@@ -81,23 +90,27 @@ def _quota(group: Path) -> float | None:
 
 
 def _memory_limit(group: Path) -> int | None:
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        limit = _number(group / name)
-        if limit is not None and limit < UNLIMITED:
-            return limit
-    return None
+    """The limit of a group; in version 1 also of its ancestors that a container does not see."""
+    found = [_number(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    found.append(_statistics(group).get("hierarchical_memory_limit"))
+    return min((limit for limit in found if limit is not None and limit < UNLIMITED), default=None)
 
 
 def _used(group: Path) -> int:
     used = _number(group / "memory.current")
     if used is None:
         used = _number(group / "memory.usage_in_bytes") or 0
-    pages = dict(line.split(" ", 1) for line in _lines(group / "memory.stat"))
+    pages = _statistics(group)
     cached = sum(
-        int(pages.get(f"total_{name}") or pages.get(name) or 0)
+        pages.get(f"total_{name}") or pages.get(name) or 0
         for name in ("inactive_file", "active_file")
     )
     return max(0, used - cached)
+
+
+def _statistics(group: Path) -> dict[str, int]:
+    words = (line.split() for line in _lines(group / "memory.stat"))
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}  # noqa: PLR2004
 
 
 def _number(path: Path) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -22,6 +24,17 @@ logger = logging.getLogger(__name__)
 MEMORY_MARGIN = 0.05
 SMALLEST_MEMORY_MARGIN = 256 * MIB
 
+#: The best of several products of 512 x 512: others only make them slower.
+_MULTIPLY = """
+import time, numpy
+a = numpy.ones((512, 512), numpy.float32)
+best, end = float("inf"), time.perf_counter() + 0.2
+while time.perf_counter() < end:
+    began = time.perf_counter()
+    a @ a
+    best = min(best, time.perf_counter() - began)
+print(2 * 512**3 / best)
+"""
 _COPY_BYTES = 64 * MIB
 _COPY_SECONDS = 0.05
 
@@ -116,6 +129,26 @@ def measure_memory_bandwidth() -> float:
         np.copyto(target, source)
         best = min(best, time.perf_counter() - began)
     return 2 * _COPY_BYTES / best
+
+
+def measure_core_flops() -> float:
+    """FLOPs per second of one core in a large single-precision matrix product; takes a second.
+
+    In a process of its own, since the libraries' number of threads is settled when they are loaded.
+    0 where it cannot be measured.
+    """
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    done = subprocess.run(
+        [sys.executable, "-c", _MULTIPLY],
+        env={**os.environ, **one_thread},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        return float(done.stdout)
+    except ValueError:
+        return 0.0
 
 
 def _gpu(library: Any, index: int) -> Device | None:

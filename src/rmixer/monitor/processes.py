@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = "/proc"
-_READ_BYTES = 8192  # longer than any file that is read here
+READ_BYTES = 8192  # longer than any file that is read here
+#: Of a process's name that is shown.
+_NAME_WORDS, _NAME_CHARACTERS = 4, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ def read_process(pid: int, proc: str = PROC) -> ProcessInfo | None:
     if stat is None:
         return None
     return ProcessInfo(pid, int(stat[1]), stat[0].decode(), int(stat[19]))
+
+
+def process_name(pid: int, proc: str = "/proc") -> str:
+    """The first words of a process's command line; empty where there is no such process here."""
+    folder = Path(proc, str(pid))
+    try:
+        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        name = " ".join([Path(words[0]).name, *words[1:_NAME_WORDS]]).strip()
+        return (name or (folder / "comm").read_text().strip())[:_NAME_CHARACTERS]
+    except OSError:
+        return ""
 
 
 def process_table(proc: str = PROC) -> dict[int, ProcessInfo]:
@@ -92,30 +105,41 @@ class ProcessFinder:
         self._full_every, self._proc = full_every, proc
         self._table: dict[int, ProcessInfo] = {}
         self._calls = 0
+        self._found: tuple[list[int], dict[int, list[int]]] | None = None
 
     def trees(self, roots: Iterable[int]) -> dict[int, list[int]]:
         """For each root the pids of the living processes below it, now."""
+        wanted = list(roots)
         if self._calls % self._full_every == 0:
-            self._table = process_table(self._proc)
-        else:
-            self._refresh()
+            self._table, self._found = process_table(self._proc), None
+        elif self._refresh():
+            self._found = None
         self._calls += 1
-        return trees(roots, self._table)
+        if self._found is None or self._found[0] != wanted:
+            self._found = wanted, trees(wanted, self._table)
+        return self._found[1]
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> bool:
+        """Take in who came and who went; whether anybody did."""
         listed = set(numbers_in(self._proc))
+        changed = listed != self._table.keys()
         for pid in self._table.keys() - listed:
             del self._table[pid]
         for pid in listed - self._table.keys():
             process = read_process(pid, self._proc)
             if process is not None:
                 self._table[pid] = process
+        return changed
 
 
 def stat_fields(pid: int, proc: str) -> list[bytes] | None:
     """The fields of ``stat`` from the third on: the name before them may contain anything."""
-    raw = read_file(f"{proc}/{pid}/stat")
-    return raw.rpartition(b")")[2].split() if raw else None
+    return fields_of(read_file(f"{proc}/{pid}/stat"))
+
+
+def fields_of(stat: bytes | None) -> list[bytes] | None:
+    """The same of what was read."""
+    return stat.rpartition(b")")[2].split() if stat else None
 
 
 def numbers_in(directory: str) -> list[int]:
@@ -133,7 +157,7 @@ def read_file(path: str) -> bytes | None:
     except OSError:
         return None
     try:
-        return os.read(descriptor, _READ_BYTES)
+        return os.read(descriptor, READ_BYTES)
     except OSError:
         return None
     finally:

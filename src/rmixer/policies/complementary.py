@@ -27,7 +27,7 @@ from rmixer.interference import (
     predict_rates,
     predict_with_each,
 )
-from rmixer.model import CPU, Job, Pending, Placement, Profile, Reason
+from rmixer.model import CPU, Job, Pending, Placement, Profile, Reason, about_fastest
 from rmixer.policies.base import (
     Plan,
     Snapshot,
@@ -297,7 +297,7 @@ class Complementary:
 
     def _place(self, plan: Plan, job: Job, waiting: int) -> Placement | Reason:
         """A pinned placement with what the job uses booked, else with the rest of a core."""
-        threads = job.spec.threads or _share_of_cores(plan, waiting)
+        threads = job.spec.threads or _threads_within(job, _share_of_cores(plan, waiting))
         blank = _blank(plan, job, threads)
         wanted = booking(at_threads(job.profile, threads), threads)
         for cpu in (wanted, *_remainders(plan, threads, wanted, self.floor)):
@@ -390,6 +390,16 @@ def _share_of_cores(plan: Plan, waiting: int) -> int:
     return max(1, free // max(1, waiting))
 
 
+def _threads_within(job: Job, share: int) -> int:
+    """The threads of a job's share that make it faster, by its curve; all where it has none."""
+    speeds = job.profile.speeds if job.profile is not None else {}
+    tried = {threads: speed for threads, speed in speeds.items() if threads <= share}
+    if not tried:
+        return share
+    best = about_fastest(tried)
+    return share if best == max(speeds) else best  # the most that was tried: more may help
+
+
 def _alike(job: Job) -> tuple[object, ...]:
     """Jobs that any prediction treats alike."""
     spec = job.spec
@@ -404,6 +414,7 @@ def _alike(job: Job) -> tuple[object, ...]:
             tuple(sorted(job.profile.demand.items())),
             tuple(sorted(job.profile.granularity.items())),
             job.profile.threads,
+            tuple(sorted(job.profile.speeds.items())),
         ),
     )
 

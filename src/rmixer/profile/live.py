@@ -77,7 +77,8 @@ class LiveProfiler:
         if _has_few_steps(self._base, sighting):
             return None
         base, self._base = self._base, sighting
-        profile = self._judge(base, sighting)
+        startup = STARTUP_SECONDS if self._startup is None else self._startup
+        profile = judge(base, sighting, self.memory_bandwidth, startup)
         if self._last is not None and not _is_news(self._last, profile):
             return None
         self._last = profile
@@ -100,39 +101,50 @@ class LiveProfiler:
             self._startup = elapsed
         return True
 
-    def _judge(self, before: Sighting, now: Sighting) -> Profile:
-        wall = now.at - before.at
-        delay = now.counters.run_delay_seconds - before.counters.run_delay_seconds
-        threads = max(1, now.threads)
-        alone = max(wall - delay / threads, 0.05 * wall)
-        cpu = now.counters.cpu_seconds - before.counters.cpu_seconds
-        read = now.counters.read_bytes - before.counters.read_bytes
-        demand = {
-            "cores": min(float(threads), cpu / alone),
-            "memory_bandwidth": self._bandwidth(before, now, alone),
-            "storage": min(1.0, read / alone / STORAGE_BYTES_PER_SECOND),
-        }
-        steps = _steps(now) - _steps(before)
-        startup = STARTUP_SECONDS if self._startup is None else self._startup
-        return Profile(
-            threads=threads,
-            step_seconds=alone / steps if steps else None,
-            demand={name: round(share, 3) for name, share in demand.items()},
-            total_steps=int(now.page["total_steps"]) if now.page is not None else 0,
-            startup_seconds=startup,
-            memory=now.rss_peak_bytes,
-            source="live",
-        )
 
-    def _bandwidth(self, before: Sighting, now: Sighting, alone: float) -> float:
-        if not self.memory_bandwidth:
-            return 0.0
-        if now.page is not None and before.page is not None and now.page["moved_bytes"]:
-            moved = now.page["moved_bytes"] - before.page["moved_bytes"]
-        else:
-            faults = now.counters.minor_faults - before.counters.minor_faults
-            moved = faults * FAULT_BYTES
-        return min(1.0, max(0.0, float(moved) / alone / self.memory_bandwidth))
+def judge(
+    before: Sighting, now: Sighting, memory_bandwidth: float, startup_seconds: float
+) -> Profile:
+    """What a job uses alone, from two sightings of it in company or alone.
+
+    Args:
+        before: where the window begins.
+        now: where it ends.
+        memory_bandwidth: the machine's, bytes per second; 0 where not measured.
+        startup_seconds: to tell.
+    """
+    wall = now.at - before.at
+    delay = now.counters.run_delay_seconds - before.counters.run_delay_seconds
+    threads = max(1, now.threads)
+    alone = max(wall - delay / threads, 0.05 * wall)
+    cpu = now.counters.cpu_seconds - before.counters.cpu_seconds
+    read = now.counters.read_bytes - before.counters.read_bytes
+    demand = {
+        "cores": min(float(threads), cpu / alone),
+        "memory_bandwidth": _bandwidth(before, now, alone, memory_bandwidth),
+        "storage": min(1.0, read / alone / STORAGE_BYTES_PER_SECOND),
+    }
+    steps = _steps(now) - _steps(before)
+    return Profile(
+        threads=threads,
+        step_seconds=alone / steps if steps else None,
+        demand={name: round(share, 3) for name, share in demand.items()},
+        total_steps=int(now.page["total_steps"]) if now.page is not None else 0,
+        startup_seconds=startup_seconds,
+        memory=now.rss_peak_bytes,
+        source="live",
+    )
+
+
+def _bandwidth(before: Sighting, now: Sighting, alone: float, of_machine: float) -> float:
+    if not of_machine:
+        return 0.0
+    if now.page is not None and before.page is not None and now.page["moved_bytes"]:
+        moved = now.page["moved_bytes"] - before.page["moved_bytes"]
+    else:
+        faults = now.counters.minor_faults - before.counters.minor_faults
+        moved = faults * FAULT_BYTES
+    return min(1.0, max(0.0, float(moved) / alone / of_machine))
 
 
 def _steps(sighting: Sighting) -> int:

@@ -32,6 +32,7 @@ class Predictions:
         bottleneck: the station that sets this bound.
         sequential_seconds: all jobs one at a time.
         sequential_source: whether these were measured or predicted.
+        sequential_threads: with each job's best number of threads, or with the same as in this run.
         solo_seconds: per job id its time alone on the node.
     """
 
@@ -39,6 +40,7 @@ class Predictions:
     bottleneck: str | None = None
     sequential_seconds: float | None = None
     sequential_source: Literal["measured", "predicted"] = "predicted"
+    sequential_threads: Literal["best", "same"] = "same"
     solo_seconds: Mapping[str, float | None] = field(default_factory=dict)
 
 
@@ -161,13 +163,15 @@ def _sequential(
 ) -> dict[str, Any]:
     """All jobs one at a time: as it was, as it was said to be, or the sum of the solo seconds."""
     if history.began.policy == "sequential" and jobs and _all_succeeded(history):
-        return {"seconds": end, "source": "measured"}
+        return {"seconds": end, "source": "measured", "threads": "same"}
     seconds, source = finite(known.sequential_seconds), known.sequential_source
     if seconds is None:
         solo = [finite(known.solo_seconds.get(job["id"])) for job in jobs]
         seconds = sum(s for s in solo if s is not None) if solo and None not in solo else None
         source = "predicted"
-    return {"seconds": seconds, "source": source if seconds is not None else None}
+    if seconds is None:
+        return {"seconds": None, "source": None, "threads": None}
+    return {"seconds": seconds, "source": source, "threads": known.sequential_threads}
 
 
 def _normalized_throughput(

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from rmixer.execute.mps import CONTROL, foreign_daemons, own_daemons
 from rmixer.model import CPU, Device, Node
-from rmixer.monitor import GpuMeter, GpuReading
+from rmixer.monitor import GpuMeter, GpuReading, process_name
 from rmixer.report.check import Check
 from rmixer.resources import format_bytes
-from rmixer.runner.devices import process_name
 
 
 def gpu_checks(node: Node) -> list[Check]:

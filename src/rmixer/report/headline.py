@@ -120,7 +120,14 @@ def _figure(label: str, value: str, note: str) -> Figure:
 
 def _source(sequential: dict[str, Any]) -> str:
     source: str = sequential["source"] or ""
-    return f"{source}, same threads" if source == "predicted" else source
+    return source + _with_threads(sequential)
+
+
+def _with_threads(sequential: dict[str, Any]) -> str:
+    """Of a prediction: whether jobs alone would have their best number of threads."""
+    if sequential["source"] != "predicted":
+        return ""
+    return f", {sequential.get('threads') or 'same'} threads"
 
 
 def _speedup_text(document: dict[str, Any]) -> str:
@@ -129,8 +136,7 @@ def _speedup_text(document: dict[str, Any]) -> str:
         return "time one at a time unknown"
     if document["policy"] == "sequential":
         return "one at a time (measured)"
-    # A job alone could have more threads: what is predicted is its time with those it had.
-    how = ", same threads" if sequential["source"] == "predicted" else ""
+    how = _with_threads(sequential)
     base = f"({sequential['source']} {format_seconds(sequential['seconds'])}{how})"
     if ratio > 1 + _AS_FAST:
         return f"{ratio:.2f}x faster than one at a time {base}"

@@ -2,7 +2,8 @@
 
 A job's time alone is measured where the store knew it; else it is predicted: its time beside others
 is multiplied, second by second, by the rate that the network model gives it in that company. The
-prediction is for the number of threads that the job had.
+prediction is for the number of threads that the job had; where a profile has its speeds by number
+of threads, for the best of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class _Work:
     solo_seconds: float = 0.0
     elapsed: float = 0.0
     core_seconds: float | None = None
+    threads: int = 1
     done: bool = False
 
 
@@ -40,7 +42,7 @@ class _Fold:
         self._advance(event.at)
         match event:
             case ev.Placed(job=job):
-                self.work[job] = _Work()
+                self.work[job] = _Work(threads=event.placement.threads or 1)
             case ev.Exited(job=job) if job in self.work:
                 used = event.usage
                 seconds = [used.get("user_seconds"), used.get("system_seconds")]
@@ -78,7 +80,9 @@ def predict(events: Iterable[ev.Event]) -> Predictions:
     measured: dict[str, float] = {}
     for event in events:
         if isinstance(event, ev.Profiled):
-            beliefs[event.job] = event.profile
+            before = beliefs.get(event.job)
+            speeds = event.profile.speeds or (before.speeds if before else {})
+            beliefs[event.job] = replace(event.profile, speeds=speeds)
         elif isinstance(event, ev.Submitted) and event.profile is not None:
             beliefs.setdefault(event.spec.id, event.profile)
             if event.profile.solo_seconds is not None and event.profile.confidence == 1.0:
@@ -87,12 +91,32 @@ def predict(events: Iterable[ev.Event]) -> Predictions:
     for event in events:
         fold.take(event)
     done = {job: work for job, work in fold.work.items() if work.done}
-    solo = {job: measured.get(job, work.solo_seconds) for job, work in done.items()}
-    return _predictions(fold, done, solo, all(job in measured for job in done))
+    best = {job: _at_best(work, beliefs.get(job)) for job, work in done.items()}
+    solo = {job: measured.get(job, best[job] or work.solo_seconds) for job, work in done.items()}
+    found = _predictions(fold, done, solo, measured)
+    known = all(job in measured or best[job] is not None for job in done)
+    return replace(found, sequential_threads="best" if done and known else "same")
+
+
+def _at_best(work: _Work, profile: Profile | None) -> float | None:
+    """A job's time alone at its best number of threads; None where its curve does not tell.
+
+    Starting up takes as long with any number.
+    """
+    if profile is None or profile.best_threads is None:
+        return None
+    ratio = profile.speed_ratio(work.threads, profile.best_threads)
+    if ratio is None:
+        return None
+    startup = min(profile.startup_seconds, work.solo_seconds)
+    return startup + (work.solo_seconds - startup) * ratio
 
 
 def _predictions(
-    fold: _Fold, done: Mapping[str, _Work], solo: Mapping[str, float], all_measured: bool
+    fold: _Fold,
+    done: Mapping[str, _Work],
+    solo: Mapping[str, float],
+    measured: Mapping[str, float],
 ) -> Predictions:
     if not done:
         return Predictions()
@@ -101,7 +125,8 @@ def _predictions(
     cores = len(fold.state.node.cores)
     jobs = []
     for job, work in done.items():
-        own = min(solo[job], work.elapsed)  # it was done in that, whatever was measured before
+        alone = measured.get(job, work.solo_seconds)  # with its threads: so were core seconds
+        own = min(alone, work.elapsed)  # it was done in that, whatever was measured before
         demand = fold.beliefs[job].demand if job in fold.beliefs else {}
         spent = {station: own * share for station, share in demand.items() if station != "cores"}
         if work.core_seconds is not None:
@@ -116,7 +141,7 @@ def _predictions(
         bound_seconds=min(bound.seconds, _makespan(fold.state)),  # what was done can be done
         bottleneck=bound.bottleneck,
         sequential_seconds=sum(solo.values()),
-        sequential_source="measured" if all_measured else "predicted",
+        sequential_source="measured" if all(job in measured for job in done) else "predicted",
         solo_seconds=dict(solo),
     )
 

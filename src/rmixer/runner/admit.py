@@ -21,6 +21,7 @@ from rmixer.estimate.estimator import (
 from rmixer.execute.environment import declared_threads
 from rmixer.model import CPU, Estimate, JobSpec, Node, Profile
 from rmixer.policies.base import eligible_devices, never_fits
+from rmixer.profile.merge import known_profile
 from rmixer.spec import declared_profiles
 from rmixer.store import Store, machine_key
 
@@ -32,7 +33,7 @@ TRACE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A job with what is believed of it; ``profiles`` has what it declares, per kind of device."""
+    """A job with what is believed of it: its profile on the CPU, and per kind of device."""
 
     spec: JobSpec
     estimate: Estimate
@@ -66,9 +67,9 @@ def admit(
     for spec in jobs:
         declared = declared_profiles(spec, kinds)
         estimate = estimate_memory(spec, node, store, traced.get(spec.id))
-        measured = store.profile(spec.signature, spec.family, machine)
-        profile = measured or declared.get(CPU)
-        admitted.append(Admitted(spec, estimate, profile, declared))
+        profile = known_profile(store, spec.signature, spec.family, machine) or declared.get(CPU)
+        profiles = declared or profiles_by_kind(spec, node, store)
+        admitted.append(Admitted(spec, estimate, profile, profiles))
     refused = [
         _refused(one, node, reason, traced.get(one.spec.id))
         for one in admitted
@@ -78,6 +79,24 @@ def admit(
         raise NeverFitsError("\n".join(refused))
     _check_trainable(jobs, node)
     return admitted
+
+
+def profiles_by_kind(spec: JobSpec, node: Node, store: Store) -> dict[str, Profile]:
+    """What is known of a job on each kind of device that it may use, where one is a GPU.
+
+    Empty where one of them is not known: a kind that is missing would be one where it cannot train.
+    """
+    kinds = {device.kind for device in eligible_devices(spec, node)}
+    if not kinds - {CPU}:
+        return {}
+    found = {
+        kind: known_profile(
+            store, spec.signature, spec.family, machine_key(node.name, len(node.cores), kind)
+        )
+        for kind in sorted(kinds)
+    }
+    known = {kind: profile for kind, profile in found.items() if profile is not None}
+    return known if len(known) == len(kinds) else {}
 
 
 def _refused(one: Admitted, node: Node, reason: object, traced: JobEstimate | None) -> str:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rmixer.model import CPU, Device, Placement
-from rmixer.monitor import GpuMeter, GpuReading
+from rmixer.monitor import GpuMeter, GpuReading, process_name
 from rmixer.resources import MIB, format_bytes
 
 #: A change of what others hold is told from this much on, or this share of the GPU.
 TOLD_BYTES, TOLD_SHARE = 64 * MIB, 0.02
 #: A GPU is unreadable after so many looks in a row that fail: one may be a hiccup.
 LOOKS = 2
-_NAME_WORDS, _NAME_CHARACTERS = 4, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +144,3 @@ class DeviceWatch:
                     self._strayed.add(key)
                     found.append(Stray(tenant.token, device, memory))
         return found
-
-
-def process_name(pid: int, proc: str = "/proc") -> str:
-    """The first words of a process's command line; empty where there is no such process here."""
-    folder = Path(proc, str(pid))
-    try:
-        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        name = " ".join([Path(words[0]).name, *words[1:_NAME_WORDS]]).strip()
-        return (name or (folder / "comm").read_text().strip())[:_NAME_CHARACTERS]
-    except OSError:
-        return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rmixer.estimate.contexts import STATED_CONTEXT
@@ -13,10 +13,14 @@ from rmixer.launch.page import PHASES, SPENT
 from rmixer.launch.pages import JobPages
 from rmixer.model import CPU, Device, Placement, Profile, Progress
 from rmixer.monitor import (
+    GpuMetrics,
+    GpuSample,
+    PressureMeter,
     ProcessFinder,
     TreeMeter,
     TreeSample,
     memory_available,
+    proportional_bytes,
 )
 from rmixer.paths import AttemptPaths
 from rmixer.profile.live import LiveProfiler, Sighting
@@ -34,6 +38,11 @@ UNSEEN_GROWTH = 0.05
 STALE_SECONDS = 60.0
 #: Progress goes to the event log at most this often per job.
 PROGRESS_SECONDS = 10.0
+#: The memory that is left on the machine is asked for this often; the limits of all our groups are
+#: looked up for it.
+AVAILABLE_SECONDS = 5.0
+#: Proportional memory costs the kernel milliseconds: once in so long per job, one job per look.
+PSS_SECONDS = 180.0
 #: Weight of the newest measurement in the moving average of samples per second.
 _NEWEST = 0.4
 
@@ -94,6 +103,8 @@ class Watched:
     last: tuple[float, TreeSample, dict[str, Any] | None] | None = None
     samples_per_second: float | None = None
     stands: bool = False
+    pss: int | None = None
+    pss_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +144,9 @@ class Watcher:
         self._finder = ProcessFinder()
         self._devices = DeviceWatch()
         self._rates = RateMeter()
+        self._metrics = GpuMetrics()
+        self._pressure = PressureMeter()
+        self._available: tuple[float, int] | None = None
         self._watched: dict[str, Watched] = {}
 
     def attach(
@@ -166,6 +180,7 @@ class Watcher:
         watched = self._watched.pop(token, None)
         if watched is None:
             return 0, 0
+        watched.meter.close()
         if watched.placement.device != CPU:  # its last words, which may be later than the last look
             watched.device.see(None, watched.pages.read())
         seen, unseen = watched.meter.rss_peak_bytes, kernel_peak - watched.process_peak
@@ -173,8 +188,11 @@ class Watcher:
         return host, watched.device.bytes
 
     def close(self) -> None:
-        """Let go of the driver's library."""
+        """Let go of the driver's library and the files of processes."""
+        for watched in self._watched.values():
+            watched.meter.close()
         self._devices.close()
+        self._metrics.close()
 
     def look(self, at: float, roots: Mapping[str, int], devices: Sequence[Device] = ()) -> Look:
         """Look at every attempt now, and at the GPUs of the run.
@@ -195,8 +213,12 @@ class Watcher:
         look.devices, look.strays = self._devices.compare(devices, readings, tenants)
         cpu, rss = 0.0, 0
         seen: dict[str, Seen] = {}
+        looked_closely = False
         for token, watched in self._watched.items():
             pids = trees.get(roots.get(token, -1), [])
+            if not looked_closely and pids and _is_due(watched, at):
+                looked_closely, watched.pss_at = True, at
+                watched.pss = proportional_bytes(pids)
             sample = watched.meter.sample(pids)
             page = watched.pages.read()
             line = _line(watched, at, sample, page)
@@ -216,9 +238,36 @@ class Watcher:
         look.sample["node"] = {
             "cpu": round(cpu, 3),
             "rss_bytes": rss,
-            "memory_available_bytes": memory_available(),
+            "memory_available_bytes": self._memory_available(at),
+            "pressure": self._pressure.sample(at),
         }
+        used = {watched.placement.device for watched in self._watched.values()} - {CPU}
+        if used:
+            look.sample["gpus"] = {
+                device: _gpu_line(self._metrics.sample(device, pcie=False))
+                for device in sorted(used)
+            }
         return look
+
+    def _memory_available(self, at: float) -> int:
+        """Of the machine, as it was at most `AVAILABLE_SECONDS` ago; bytes."""
+        if self._available is None or at - self._available[0] >= AVAILABLE_SECONDS:
+            self._available = at, memory_available()
+        return self._available[1]
+
+
+def _is_due(watched: Watched, at: float) -> bool:
+    """Whether to ask for the job's proportional memory again."""
+    if watched.pss_at is None:  # a job that has just started has little yet
+        return at - watched.started_at >= PSS_SECONDS / 10
+    return at - watched.pss_at >= PSS_SECONDS
+
+
+def _gpu_line(sample: GpuSample) -> dict[str, Any]:
+    """A GPU's part of a line of telemetry; null is "not told"."""
+    line = asdict(sample)
+    line.pop("processes")
+    return line
 
 
 def _seen(watched: Watched, at: float, page: Mapping[str, Any] | None) -> Seen:
@@ -265,6 +314,8 @@ def _line(
         "rss_bytes": sample.rss_bytes,
         "processes": sample.processes,
     }
+    if watched.pss is not None:
+        line["pss_bytes"] = watched.pss
     if page is not None:
         rate = _samples_per_second(watched, at, page)
         line |= {

@@ -55,7 +55,7 @@ def trace_build(
         recorder.label_all(batch, INPUTS, "batch")
         compute = loss or default_loss
         for _ in range(steps):
-            recorder.costs.clear()
+            recorder.clear_costs()
             for _ in range(accumulate):
                 with _mixed(autocast):
                     value = compute(model, batch)
@@ -64,6 +64,7 @@ def trace_build(
             optimizer.step()
             optimizer.zero_grad()
         if evaluate:
+            recorder.cost = None  # costs are those of a training step
             model.eval()
             with torch.no_grad(), _mixed(autocast):
                 compute(model, batch)

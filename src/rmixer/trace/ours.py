@@ -99,7 +99,7 @@ class _Recorded:
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         self._recorder.mark("batch")
         if not _is_evaluation(rows):
-            self._recorder.costs.clear()  # so that the costs are those of one step
+            self._recorder.clear_costs()
         else:
             self._recorder.cost = None
         batch = self._rows.batch(rows)

@@ -53,6 +53,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         events: ``["o", operator, phase, sizes]``, ``["a", storage]``, ``["f", storage]`` in order.
+        costs: of each operator: calls, FLOPs, bytes moved, kernels.
+        calls: how often a call of so many FLOPs, bytes moved and kernels was made.
         storages: by number: bytes, category, name, phase of birth, whether it is the host's.
     """
 
@@ -73,6 +75,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.storages: List[Dict[str, Any]] = []
         self.operators: Dict[str, int] = {}
         self.costs: Dict[str, List[float]] = {}
+        self.calls: Dict[Tuple[float, float, int], int] = {}
         self.marks: List[List[Any]] = []
         self._live: Dict[int, Tuple[int, Any]] = {}  # by address of the C++ storage
         #: Whether fake tensors may be the host's.
@@ -268,6 +271,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         total[1] += flops
         total[2] += moved
         total[3] += kernels
+        if kernels:
+            call = (flops, moved, kernels)
+            self.calls[call] = self.calls.get(call, 0) + 1
+
+    def clear_costs(self) -> None:
+        """Count anew, so that the costs are those of one step."""
+        self.costs.clear()
+        self.calls.clear()
 
     # --- storages --------------------------------------------------------------------------------
 
@@ -480,6 +491,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "events": self.events,
             "marks": self.marks,
             "costs": self.costs,
+            "calls": [[*call, count] for call, count in self.calls.items()],
         }
 
 

@@ -67,6 +67,7 @@ def trace_job(job: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, A
     trace = trace_training(training, "cuda" if gpu else "cpu")
     answer: dict[str, Any] = {
         "costs": sum_costs(trace["costs"]),
+        "calls": trace["calls"],
         "mapped_bytes": info.mapped_bytes if info else _size(folder),
         "order_bytes": 2 * INDEX * (info.train_rows if info else _rows(folder)),
         "resident_bytes": own_memory()["peak_bytes"],

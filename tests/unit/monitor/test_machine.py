@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from rmixer.catalog import build_policy
 from rmixer.errors import UsageError
-from rmixer.model import CPU, Device, Node
+from rmixer.model import CPU, Device, Estimate, Job, JobSpec, Node, Pending, Reason
 from rmixer.monitor import (
     boot_id,
     discover_gpus,
@@ -19,6 +20,7 @@ from rmixer.monitor import (
     memory_available,
     usable_memory,
 )
+from rmixer.policies.base import Snapshot
 from rmixer.resources import GIB, MIB
 
 V1_MOUNTS = (
@@ -170,7 +172,8 @@ def test_gpus_are_those_of_the_driver(machine: Machine, monkeypatch: pytest.Monk
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetUUID": lambda index: f"GPU-{index}".encode(),
         "nvmlDeviceGetName": lambda index: "NVIDIA H200",
-        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(free=GIB, total=2 * GIB),
+        "nvmlDeviceGetComputeRunningProcesses": lambda index: [],
+        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(used=GIB, free=GIB, total=2 * GIB),
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
@@ -198,3 +201,72 @@ def test_this_machine() -> None:
 def test_memory_bandwidth_is_plausible() -> None:
     """A core copies between 100 MB/s and 10 TB/s."""
     assert 1e8 < measure_memory_bandwidth() < 1e13
+
+
+def test_limits_on_ancestors_of_version_1(machine: Machine) -> None:
+    """The smallest of the ancestry, also one that a container sees in the statistics alone."""
+    files = {
+        "cpu,cpuacct__a__cpu_dot_cfs_quota_us": "400000\n",
+        "cpu,cpuacct__a__cpu_dot_cfs_period_us": "100000\n",
+        "cpu,cpuacct__a__b__cpu_dot_cfs_quota_us": "-1\n",
+        "cpu,cpuacct__a__b__cpu_dot_cfs_period_us": "100000\n",
+        "memory__a__b__memory_dot_limit_in_bytes": "9223372036854771712\n",
+        "memory__a__b__memory_dot_usage_in_bytes": f"{GIB}\n",
+        "memory__a__b__memory_dot_stat": f"cache 0\nhierarchical_memory_limit {8 * GIB}\n",
+    }
+    machine.groups("5:cpu,cpuacct:/a/b\n4:memory:/a/b\n", V1_MOUNTS, **files)
+    assert machine.node().cores == (0, 1, 2, 3)
+    assert machine.memory == 7 * GIB
+
+
+def test_a_name_that_only_begins_like_the_root_is_another_group(machine: Machine) -> None:
+    """``/pods/x`` is not below a mount of ``/pod``; ``..`` leads out of what can be seen."""
+    mounts = V2_MOUNTS.replace("0:26 / ", "0:26 /pod ")
+    machine.groups(
+        "0::/pods/x\n", mounts,
+        pods__x__cpu_dot_max="200000 100000\n", s__x__cpu_dot_max="100000 100000\n",
+    )  # fmt: skip
+    assert machine.node().cores == (0, 1)
+    machine.groups("0::/../pods/x\n", mounts)
+    assert machine.node().cores == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "mounts", "files"),
+    [
+        ("0::/s/p\n", V2_MOUNTS, {
+            "s__cpu_dot_max": "400000 100000", "s__memory_dot_max": f"{8 * GIB}",
+            "s__memory_dot_current": "0", "s__p__cpu_dot_max": "max 100000",
+            "s__p__memory_dot_max": "max", "s__p__memory_dot_current": "0",
+        }),
+        ("3:cpu,cpuacct:/p\n2:memory:/p\n", V1_MOUNTS, {
+            "cpu,cpuacct__p__cpu_dot_cfs_quota_us": "400000",
+            "cpu,cpuacct__p__cpu_dot_cfs_period_us": "100000",
+            "memory__p__memory_dot_limit_in_bytes": f"{8 * GIB}",
+            "memory__p__memory_dot_usage_in_bytes": "0",
+        }),
+    ],
+    ids=["v2, on a parent", "v1"],
+)  # fmt: skip
+def test_what_is_booked_stays_within_the_container(
+    machine: Machine, own: str, mounts: str, files: dict[str, str]
+) -> None:
+    """20 jobs of 1 GiB on a host of 64 cores and 512 GiB: at most 4 cores and 8 GiB are booked."""
+    machine.groups(own, mounts, **files)
+    node = machine.node()
+    jobs = tuple(
+        Job(
+            spec=JobSpec(id=f"j{i}", name=f"j{i}", kind="command"),
+            state=Pending(Reason("Submitted"), since=0.0),
+            queued_at=0.0,
+            estimate=Estimate(memory=GIB),
+        )
+        for i in range(20)
+    )
+    for policy in ("complementary", "all-at-once", "fixed:k=8,threads=1"):
+        snapshot = Snapshot(now=0.0, node=node, pending=jobs, active=(), total_jobs=20)
+        placed = build_policy(policy).plan(snapshot).starts.values()
+        assert placed
+        assert sum(place.cpu for place in placed) <= 4
+        assert sum(place.memory for place in placed) <= 8 * GIB
+        assert {core for place in placed for core in place.cores} <= set(range(4))

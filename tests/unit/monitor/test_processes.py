@@ -193,3 +193,40 @@ def test_sampling_is_cheap() -> None:
         for pid in pids:
             os.kill(pid, 9)
     assert sorted(costs)[10] < 0.025
+
+
+def test_files_of_ended_threads_are_let_go() -> None:
+    """A process with ever new threads does not use up our descriptors."""
+    source = (
+        "import threading\n"
+        "for line in sys.stdin:\n"
+        "    for _ in range(20):\n"
+        "        threading.Thread(target=time.sleep, args=(0.001,)).start()\n"
+        "    while threading.active_count() > 1: time.sleep(0.001)\n"
+        "    gate = threading.Event()\n"
+        "    some = [threading.Thread(target=gate.wait) for _ in range(20)]\n"
+        "    for thread in some: thread.start()\n"
+        "    os.write(1, b'many\\n')\n"
+        "    sys.stdin.readline(); gate.set()\n"
+        "    for thread in some: thread.join()\n"
+        "    os.write(1, b'few\\n')\n"
+    )
+    meter = TreeMeter()
+    with subprocess.Popen(
+        [sys.executable, "-c", "import os, sys, time\n" + source],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(3):
+            for word, threads in ((b"many\n", 21), (b"few\n", 1)):
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+                assert process.stdout.readline() == word
+                wait_until(lambda n=threads: meter.sample([process.pid]).threads == n)
+        meter.sample([process.pid])
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 8
+        process.stdin.close()
+    assert meter.sample([process.pid]).processes == 0
+    assert len(list(Path("/proc/self/fd").iterdir())) < before

@@ -34,6 +34,23 @@ def test_computing_jobs_get_a_core_each() -> None:
     assert [(p.cores, p.cpu, p.threads) for p in found.values()] == [((0,), 1.0, 1), ((1,), 1.0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("speeds", "threads"),
+    [
+        ({}, 4),
+        ({1: 10.0, 2: 19.0, 4: 30.0}, 4),
+        ({1: 10.0, 2: 19.0, 4: 18.0}, 2),
+        ({1: 10.0, 2: 10.2, 4: 3.0}, 1),
+        ({1: 10.0, 2: 19.0}, 4),
+    ],
+)
+def test_no_more_threads_than_make_it_faster(speeds: dict[int, float], threads: int) -> None:
+    """Alone on four cores a job gets what its curve says; beyond the curve more may help."""
+    profile = Profile(demand={"cores": 1.0}, speeds=speeds)
+    found = starts([make_job("a", profile=profile)], cores=4)
+    assert (found["a"].threads, len(found["a"].cores)) == (threads, threads)
+
+
 def test_waiting_jobs_share_a_core() -> None:
     """Two readers share one core with a computing job that takes the rest; another has its own."""
     readers = [make_job(f"r{i}", profile=uses(0.1)) for i in range(2)]

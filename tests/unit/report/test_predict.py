@@ -13,6 +13,7 @@ from rmixer import events as ev
 from rmixer.bound import LONGEST_JOB
 from rmixer.model import Estimate, JobSpec, Outcome, Profile, StateName
 from rmixer.report.document import build_document
+from rmixer.report.headline import headline
 from rmixer.report.predict import predict
 
 SUCCEEDED = Outcome(state=StateName.SUCCEEDED)
@@ -86,6 +87,27 @@ def test_a_measured_time_alone_counts_and_does_not_lift_the_bound() -> None:
     found = predict(run.events)
     assert (found.solo_seconds["a"], found.sequential_source) == (40.0, "measured")
     assert (found.bound_seconds or 0) <= 10
+
+
+def test_one_at_a_time_is_at_the_best_number_of_threads() -> None:
+    """A job that is twice as fast with two threads would have them alone; start-up is start-up."""
+    curve = {1: 10.0, 2: 20.0}
+    kept = Profile(demand={"cores": 1.0}, startup_seconds=4.0, speeds=curve, confidence=0.9)
+    seen = Profile(demand={"cores": 1.0}, startup_seconds=4.0)
+    run = ScriptedRun(cores=2)
+    spec = JobSpec(id="a", name="a", kind="model")
+    run.add(ev.Submitted, 0.0, spec=spec, estimate=Estimate(memory=1), profile=kept)
+    run.place(0.0, "a", (0,))
+    run.add(ev.Profiled, 1.0, job="a", token=run.token("a"), profile=seen)
+    run.succeed(24.0, "a")
+    run.finish(24.0)
+    found = predict(run.events)
+    assert found.sequential_seconds == pytest.approx(14.0)
+    assert found.sequential_threads == "best"
+    document = build_document(run.events, predictions=found)
+    assert "(predicted 14.0 s, best threads)" in headline(document)
+    unknown = predict(run_of(("a", 0, 10, uses(1.0), 10)).events)
+    assert unknown.sequential_threads == "same"
 
 
 def test_what_failed_is_not_predicted() -> None:

@@ -67,7 +67,7 @@ def test_numbers_of_a_finished_run() -> None:
     assert document["makespan_seconds"] == 10.0
     assert document["aggregate_samples_per_second"] == pytest.approx(1000.0)
     assert document["normalized_throughput"] == pytest.approx(1.5)
-    assert document["sequential"] == {"seconds": 15.0, "source": "predicted"}
+    assert document["sequential"] == {"seconds": 15.0, "source": "predicted", "threads": "same"}
     assert document["devices"][0]["utilisation"] == {"booked": pytest.approx(0.9), "busy": None}
     assert document["devices"][0]["memory"]["reserved_peak_bytes"] == 800 * MIB
     job = jobs_of(document)["b"]
@@ -79,7 +79,7 @@ def test_solo_unknown_leaves_ratios_unknown() -> None:
     """One unknown solo time makes the sums over solo times null instead of too small."""
     document = build_document(two_jobs().events, predictions=Predictions(solo_seconds={"a": 6.0}))
     assert document["normalized_throughput"] is None
-    assert document["sequential"] == {"seconds": None, "source": None}
+    assert document["sequential"] == {"seconds": None, "source": None, "threads": None}
     assert jobs_of(document)["b"]["slowdown"] is None
     assert jobs_of(document)["a"]["slowdown"] == pytest.approx(8 / 6)
 
@@ -87,7 +87,7 @@ def test_solo_unknown_leaves_ratios_unknown() -> None:
 def test_sequential_policy_measures_one_at_a_time() -> None:
     """Under `sequential` the makespan itself is the measured time one at a time."""
     document = build_document(two_jobs(policy="sequential").events, predictions=PREDICTIONS)
-    assert document["sequential"] == {"seconds": 10.0, "source": "measured"}
+    assert document["sequential"] == {"seconds": 10.0, "source": "measured", "threads": "same"}
 
 
 def test_retries_and_failures_are_told_apart() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmixer.errors import NeverFitsError, UsageError
-from rmixer.model import Device, JobSpec, Node
+from rmixer.model import Device, JobSpec, Node, Profile
 from rmixer.resources import GIB, MIB
 from rmixer.runner.admit import DEFAULT_MEMORY, admit, estimate_memory
 from rmixer.state import MEMORY_MARGIN
@@ -91,3 +91,20 @@ def test_own_training_on_a_gpu_is_refused(store: Store) -> None:
     with pytest.raises(UsageError, match="trains its own models on the CPU"):
         admit([job(kind="model", device="gpu")], node, store)
     assert admit([job(device="gpu")], node, store)
+
+
+def test_profiles_per_kind_of_device_only_where_all_are_known(store: Store) -> None:
+    """A kind that is missing would be one where the job cannot train: then none is told."""
+    gpu = Device(id="GPU-0", kind="NVIDIA T4", index=0, memory=16 * GIB)
+    node = Node(name="box", cores=(0, 1), memory=4 * GIB, devices=(Device(), gpu))
+    measured = Profile(device_kind="NVIDIA T4", demand={"compute": 0.3}, source="probe")
+    store.keep_profile("s", "f", "box/2/NVIDIA T4", measured, 1.0)
+    (anywhere,) = admit([job()], node, store)
+    (on_gpu,) = admit([job(device="gpu")], node, store)
+    assert (anywhere.profile, anywhere.profiles) == (None, {})
+    assert on_gpu.profiles == {"NVIDIA T4": measured}
+    store.keep_profile("s", "f", "box/2/cpu", Profile(source="probe"), 1.0)
+    (anywhere,) = admit([job()], node, store)
+    assert anywhere.profile == Profile(source="probe")
+    assert set(anywhere.profiles) == {"cpu", "NVIDIA T4"}
+    assert admit([job(device="cpu")], node, store)[0].profiles == {}

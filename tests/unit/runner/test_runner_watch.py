@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from rmixer.model import Placement
 from rmixer.monitor import Counters, TreeSample
 from rmixer.paths import AttemptPaths
 from rmixer.resources import MIB
+from rmixer.runner import watch
 from rmixer.runner.watch import (
     MEMORY_ALARM,
     PROGRESS_SECONDS,
+    PSS_SECONDS,
     STALE_SECONDS,
     DevicePeak,
     Look,
@@ -36,6 +39,9 @@ class Scripted:
     def sample(self, pids: Any) -> TreeSample:
         self.rss_peak_bytes = max(self.rss_peak_bytes, self.now.rss_bytes)
         return self.now
+
+    def close(self) -> None:
+        pass
 
 
 class Bench:
@@ -206,3 +212,23 @@ def test_other_frameworks_are_seen_by_the_driver_alone() -> None:
     for held in (5, 70, 30):
         peak.see(held * MIB, None)
     assert peak.bytes == 70 * MIB
+
+
+def test_proportional_memory_at_most_once_a_minute(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The costly figure is asked for rarely, and kept in between."""
+    asked: list[float] = []
+
+    def ask(pids: Any) -> int:
+        asked.append(at)
+        return len(asked)
+
+    monkeypatch.setattr(watch, "proportional_bytes", ask)
+    monkeypatch.setattr(bench.watcher._finder, "trees", lambda roots: {os.getpid(): [1]})
+    line: dict[str, Any] = {}
+    for at in [float(second) for second in range(600)]:
+        line = bench.look(at).sample["jobs"]["job"]
+    assert len(asked) in (3, 4)
+    assert all(after - before >= PSS_SECONDS for before, after in pairwise(asked))
+    assert line["pss_bytes"] == len(asked)
