@@ -65,7 +65,7 @@ def admit(
     kinds = list(dict.fromkeys(device.kind for device in node.devices))
     admitted = []
     for spec in jobs:
-        declared = declared_profiles(spec, kinds)
+        declared = declared_profiles(spec, [CPU] if spec.kind == "model" else kinds)
         estimate = estimate_memory(spec, node, store, traced.get(spec.id))
         profile = known_profile(store, spec.signature, spec.family, machine) or declared.get(CPU)
         profiles = declared or profiles_by_kind(spec, node, store)
