@@ -89,6 +89,7 @@ def tables(document: Mapping[str, Any]) -> str:
     for one in document["sweep"]:
         title = f"Sweep, {one['optimizer']}, batch {one['batch_size']}, {one['rows']:,} rows"
         lines += _part(title, "samples/s", one["runs"])
+        lines += ["", _limit(one)]
     if document["overhead"]:
         lines += _overhead(document["overhead"]["runs"])
     return "\n".join([*lines, "", *_goals(document["ratios"])])
@@ -105,6 +106,16 @@ def _part(title: str, unit: str, runs: Runs) -> list[str]:
         over = "" if name == OURS else _with_each(_each(runs, name), "x")
         lines.append(f"| {name} | {_with_each(rates)} | {over} | {start:.1f} |")
     return lines
+
+
+def _limit(one: Mapping[str, Any]) -> str:
+    flop, rate = one["flop_per_sample"], one["flop_per_second"]
+    ours = statistics.median(_rates(one["runs"], OURS))
+    return (
+        f"The limit of the arithmetic alone: {flop / 1e6:.2f} MFLOP a sample at "
+        f"{rate / 1e9:.0f} GFLOP/s of all cores are {rate / flop:,.0f} samples/s; RMixer is at "
+        f"{ours * flop / rate:.0%} of it."
+    )
 
 
 def _with_each(values: Sequence[float], unit: str = "") -> str:

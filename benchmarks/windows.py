@@ -54,8 +54,14 @@ def plain(kind: str, name: str, *, steps: int, **options: Any) -> list[str]:
     return words
 
 
-def measure(runner: str, queue: Queue, seconds: float, work: Path) -> Window:
-    """Start a runner, wait for the first step, watch it for a while, end it."""
+def measure(runner: str, queue: Queue, seconds: float, work: Path, *, least: int = 1) -> Window:
+    """Start a runner, wait for the first step, watch it for a while, end it.
+
+    The window is longer where there were not yet ``least`` steps in it.
+
+    Raises:
+        SystemExit: the runner fails, or too little happens.
+    """
     folder = Path(tempfile.mkdtemp(prefix="w", dir=work))
     placed = {
         name: [word.replace("{folder}", str(folder)) for word in command]
@@ -67,10 +73,15 @@ def measure(runner: str, queue: Queue, seconds: float, work: Path) -> Window:
         started = _first_step(follow, process, folder, began)
         cpu = _cpu_seconds(process.pid)
         before = follow.counts()
-        while time.time() < started + seconds and process.poll() is None:
+        ended = started + seconds
+        while time.time() < ended and process.poll() is None:
             time.sleep(_LOOK_SECONDS)
             follow.look()
-        ended = min(time.time(), started + seconds)
+            few = sum(follow.between(started, ended, before).values()) < least
+            if few and ended - _LOOK_SECONDS < time.time() < started + _PATIENCE_SECONDS:
+                ended = time.time() + 2 * _LOOK_SECONDS
+        now = time.time()  # a page says what is, a log what was
+        ended = now if isinstance(follow, _Pages) else min(now, ended)
         cpu = _cpu_seconds(process.pid) - cpu if process.poll() is None else 0.0
         done = follow.between(started, ended, before)
     _check_end(process.returncode, process.args, folder, sum(done.values()))

@@ -70,6 +70,21 @@ def test_a_goal_is_missed_if_no_repeat_reaches_it(
     assert "tsp (not there)" in text
 
 
+def test_a_sweep_is_held_against_the_arithmetic_that_the_machine_can_do(load: Any) -> None:
+    """3 MFLOP a sample at 150 GFLOP/s are 50,000 samples/s; 25,000 are half of it."""
+    tables = load("bench_tables")
+    one = {
+        "optimizer": "adam", "batch_size": 256, "rows": 10, "flop_per_sample": 3e6,
+        "flop_per_second": 150e9, "runs": runs(shell_loop=[2500.0], rmixer=[25_000.0]),
+    }  # fmt: skip
+    found = {**document(shell_loop=[1.0], rmixer=[2.0]), "sweep": [one]}
+    found["ratios"] = tables.ratios(found)
+    missed = {(r["what"], r["over"]): r["missed"] for r in found["ratios"]}
+    assert missed["sweep adam 256", "shell loop"] is True  # 10x, the goal is 12x
+    assert missed["sweep adam 256", "the best other"] is False
+    assert "are 50,000 samples/s; RMixer is at 50% of it" in tables.tables(found)
+
+
 def test_steps_count_in_the_window_that_their_lines_say(load: Any, tmp_path: Path) -> None:
     """Not those before it, not those after it, not a line that is half written."""
     windows = load("windows")
