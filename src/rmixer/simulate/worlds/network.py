@@ -50,22 +50,32 @@ class NetworkWorld(World):
             raise ValueError(f"{where}: gamma must be at most 1, not {gamma!r}")
         self._seen: dict[tuple[object, ...], list[float]] = {}
         self._numbers: dict[tuple[str, str], int] = {}
+        self._node: Node | None = None
+        self._devices: dict[str, Device] = {}
+        self._on_host: dict[str, bool] = {}
         self._uses: dict[tuple[object, ...], int] = {}
 
     def couples(self, members: Sequence[Member]) -> bool:
         """Whether any of them uses the host."""
-        return any(
-            profile.demand.get(station, 0.0) > 0
-            for member in members
-            for profile in member.profiles.values()
-            for station in HOST_STATIONS
-        )
+        return any(self._uses_host(member) for member in members)
+
+    def _uses_host(self, member: Member) -> bool:
+        known = self._on_host.get(member.key)
+        if known is None:
+            known = self._on_host[member.key] = any(
+                profile.demand.get(station, 0.0) > 0
+                for profile in member.profiles.values()
+                for station in HOST_STATIONS
+            )
+        return known
 
     def law(self, node: Node, crowds: Mapping[str, Sequence[Member]]) -> dict[str, list[float]]:
         """The rates, device by device; all devices at once where jobs use the host."""
         if self.couples([one for members in crowds.values() for one in members]):
             return self._coupled(node, crowds)
-        return {id: self._alone(node.device(id), members) for id, members in crowds.items()}  # noqa: A001
+        if self._node is not node:
+            self._node, self._devices = node, {device.id: device for device in node.devices}
+        return {id: self._alone(self._devices[id], members) for id, members in crowds.items()}  # noqa: A001
 
     def rates_of_sets(
         self, device: Device, node: Node, sets: Sequence[Sequence[Member]]
