@@ -21,11 +21,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import timeit
 from pathlib import Path
 from typing import Any, Self
 
 from rmixer import launch
-from rmixer.launch.page import read_progress
+from rmixer.launch import counter, iterations, page, phases
 
 LIMIT_SECONDS = 5e-6
 _WARM_UP_BLOCKS = 3
@@ -103,9 +105,9 @@ def measure(steps: int, repeats: int) -> dict[str, Any]:
             counted.step_seconds(steps)
         pairs = [(plain.step_seconds(steps), counted.step_seconds(steps)) for _ in range(repeats)]
         looks = [counted.step_seconds(steps, look=True) for _ in range(max(1, repeats // 4))]
-        page = read_progress(str(Path(folder) / "progress"))
-    if page is None or page["step"] != steps * (_WARM_UP_BLOCKS + repeats + len(looks)):
-        raise SystemExit(f"the launcher has not counted what it was timed on: {page}")
+        seen = page.read_progress(str(Path(folder) / "progress"))
+    if seen is None or seen["step"] != steps * (_WARM_UP_BLOCKS + repeats + len(looks)):
+        raise SystemExit(f"the launcher has not counted what it was timed on: {seen}")
     alone, launched = (statistics.median(column) for column in zip(*pairs, strict=True))
     added = statistics.median(second - first for first, second in pairs)
     return {
@@ -119,6 +121,33 @@ def measure(steps: int, repeats: int) -> dict[str, Any]:
     }
 
 
+class _Optimizer:
+    """What stands for an optimizer where only the hooks are timed."""
+
+
+def hook_seconds(calls: int, repeats: int) -> dict[str, float]:
+    """What the hooks take in a loop of their own, without torch: the least of the repeats."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "progress")
+        counting = counter.Counter(path, page, iterations.Iterations, phases.Phases)
+        counting.begin()
+        counting.samples.next_look = float("inf")
+        one = _Optimizer()
+
+        def step() -> None:
+            counting.before(one, (), {})
+            counting.after(one, (), {})
+
+        backward = counting.phases.timed(lambda: None)
+        fetch = counting.phases.fetching(lambda _: None)
+        hooks = {"step": step, "backward": backward, "fetch": lambda: fetch(None)}
+        return {
+            name: min(timeit.repeat(hook, number=calls, repeat=repeats, timer=time.thread_time))
+            / calls
+            for name, hook in hooks.items()
+        }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=200, help="in a block")
@@ -126,11 +155,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options.steps, options.repeats)
+    hooks = hook_seconds(options.steps * 10, 9)
+    found |= {f"hook_{name}_seconds": seconds for name, seconds in hooks.items()}
     if options.json:
         print(json.dumps(found))
     else:
         names = ("plain_step_seconds", "launched_step_seconds", "added_seconds")
-        for name in (*names, "look_added_seconds", "limit_seconds"):
+        for name in (*names, "look_added_seconds", *(f"hook_{hook}_seconds" for hook in hooks)):
             print(f"{name:24} {found[name] * 1e6:8.2f} us")
     return int(found["added_seconds"] > LIMIT_SECONDS)
 

@@ -65,11 +65,11 @@ class Phases:
 
     def install(self, torch: Any) -> None:
         """Put the clock at the borders: functions that are public, and what all loaders use."""
-        torch.autograd.backward = self._timed(torch.autograd.backward)
-        torch.autograd.grad = self._timed(torch.autograd.grad)
+        torch.autograd.backward = self.timed(torch.autograd.backward)
+        torch.autograd.grad = self.timed(torch.autograd.grad)
         torch.nn.Module.eval = self._noticed(torch.nn.Module.eval)
         iterator = torch.utils.data.dataloader._BaseDataLoaderIter
-        iterator.__next__ = self._fetching(iterator.__next__)
+        iterator.__next__ = self.fetching(iterator.__next__)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -99,7 +99,9 @@ class Phases:
             self.optimizer += own
             self.booked += own
 
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that is the backward pass, with the clock around it."""
+
         @functools.wraps(function)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if get_ident() != self.thread:
@@ -138,7 +140,9 @@ class Phases:
         self.forward += rest - share * rest
         self.booked += self.waited + rest
 
-    def _fetching(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def fetching(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """What gives the next batch of an iterator, with the clock around it."""
+
         @functools.wraps(function)
         def fetch(iterator: Any) -> Any:
             if get_ident() != self.thread:

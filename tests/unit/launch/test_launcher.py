@@ -100,6 +100,27 @@ def test_isolated_interpreters_escape(tmp_path: Path) -> None:
     assert not page.exists()
 
 
+@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
+def test_where_it_cannot_work_it_is_silent(tmp_path: Path, option: str) -> None:
+    """Not a word, not a page, and the program runs."""
+    page = tmp_path / "progress"
+    done = run(tmp_path, option, "train.py", script="print('ran')", RMIXER_PROGRESS=str(page))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    assert not page.exists()
+
+
+def test_a_sitecustomize_that_fails_fails_as_without_us(tmp_path: Path) -> None:
+    """Python says so, as it does; the program runs, and is armed all the same."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("raise OSError('theirs')\n")
+    script = "import sys; print('rmixer_launcher' in sys.modules)"
+    page, both = str(tmp_path / "progress"), f"{LAUNCH}{os.pathsep}{other}"
+    done = run(tmp_path, "train.py", script=script, path=both, RMIXER_PROGRESS=page)
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    assert "theirs" in done.stderr
+
+
 def test_a_trace_ends_the_program_after_three_steps(tmp_path: Path) -> None:
     """The document is whole, and nothing after the third step has run."""
     out = tmp_path / "trace.json"
