@@ -50,6 +50,8 @@ def test_a_blind_gpu_takes_no_job_until_it_can_be_read(place: Workplace, gpus: F
     wait_until(lambda: place.names()["b"] != StateName.PENDING, "for b to run")
     gpus.find(0)
     wait_until(lambda: not place.state().node.devices[1].closed, "to see again")
+    samples, held = place.paths().samples, f'"device_bytes": {200 * MIB}'
+    wait_until(lambda: held in samples.read_text(), "for b to be measured")
     (place.directory / "go").touch()
     done = place.wait(runner)
     assert done.returncode == 0, done.stderr
