@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from contextlib import suppress
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -50,5 +51,6 @@ class Driver:
     def close(self) -> None:
         """Let go of the library."""
         if self._library is not None:
-            self._library.nvmlShutdown()
+            with suppress(self._library.NVMLError):  # the driver may be lost
+                self._library.nvmlShutdown()
             self._library, self._usable = None, False

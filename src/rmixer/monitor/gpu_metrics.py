@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -133,7 +134,9 @@ class GpuMetrics:
     def close(self) -> None:
         """Let go of buffers and library."""
         for buffer in [buffer for gpm in self._gpm.values() for buffer in gpm.buffers]:
-            self._driver.load().nvmlGpmSampleFree(buffer)
+            nvml = self._driver.load()
+            with suppress(nvml.NVMLError):  # the driver may be lost
+                nvml.nvmlGpmSampleFree(buffer)
         self._gpm.clear()
         self._driver.close()
 

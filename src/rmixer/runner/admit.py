@@ -67,7 +67,9 @@ def admit(
     for spec in jobs:
         declared = declared_profiles(spec, [CPU] if spec.kind == "model" else kinds)
         estimate = estimate_memory(spec, node, store, traced.get(spec.id))
-        profile = known_profile(store, spec.signature, spec.family, machine) or declared.get(CPU)
+        known = known_profile(store, spec.signature, spec.family, machine)
+        is_seen = known is not None and known.source != "static"
+        profile = known if is_seen else declared.get(CPU) or known
         profiles = declared or profiles_by_kind(spec, node, store)
         admitted.append(Admitted(spec, estimate, profile, profiles))
     refused = [

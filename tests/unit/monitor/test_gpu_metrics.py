@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pynvml
+import pytest
+
 from doubles.fake_gpus import FakeGpus, make_gpus
+from rmixer.monitor.driver import Driver
 from rmixer.resources import GIB, MIB
 
 ASK = """
@@ -82,3 +86,17 @@ def test_a_lost_gpu_tells_nothing(tmp_path: Path, gpu_library: Path) -> None:
     assert set(first.values()) == set(second.values()) == {None}
     assert len(said.splitlines()) == 1
     assert "GPU is lost" in said
+
+
+def test_a_driver_that_was_lost_can_be_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says to the last call does not end the run that closes it."""
+
+    def lost() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lost)
+    driver = Driver("all")
+    assert driver.load() is pynvml
+    driver.close()
+    assert driver.load() is None

@@ -108,3 +108,15 @@ def test_profiles_per_kind_of_device_only_where_all_are_known(store: Store) -> N
     assert anywhere.profile == Profile(source="probe")
     assert set(anywhere.profiles) == {"cpu", "NVIDIA T4"}
     assert admit([job(device="cpu")], node, store)[0].profiles == {}
+
+
+def test_what_a_job_declares_counts_for_more_than_a_trace(store: Store) -> None:
+    """A static profile is believed where the job says nothing; a measured one always."""
+    says = job(payload={"profile": {"step_seconds": 0.5}})
+    store.keep_profile("s", "f", "box/2/cpu", Profile(source="static", confidence=0.3), 1.0)
+    believed = [admit([spec], NODE, store)[0].profile for spec in (says, job())]
+    assert [profile and profile.source for profile in believed] == ["declared", "static"]
+    store.keep_profile("s", "f", "box/2/cpu", Profile(source="probe", confidence=0.9), 2.0)
+    measured = admit([says], NODE, store)[0].profile
+    assert measured is not None
+    assert measured.source == "probe"
