@@ -391,8 +391,8 @@ def test_t10_says_why_and_keeps_logs_apart(place: Workplace, make: MakeGpus) -> 
     done = place.wait(runner)
     assert done.returncode == 1
     bars = next(job for job in json.loads(done.stdout)["jobs"] if job["name"] == "bars")
-    assert bars["message"].splitlines()[-2:] == ["100%|####", "done"]
-    assert "10%" not in bars["message"]
+    assert bars["error"].splitlines()[-2:] == ["100%|####", "done"]
+    assert "10%" not in bars["error"]
     logs = [place.paths().job("bars").attempt(k).log.read_bytes() for k in (1, 2)]
     assert logs[0] == logs[1]
     assert logs[0].endswith(b"done\n")
