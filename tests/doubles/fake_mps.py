@@ -33,7 +33,7 @@ def note(line):
 
 def serve():
     """The daemon: its server lives and dies with it."""
-    server = subprocess.Popen(["sleep", "1000000"])
+    server = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "sleep", "1000000"])
     server_file.write_text(str(server.pid))
     def end(*_):
         server.kill()
