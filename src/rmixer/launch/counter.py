@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import sys
+import warnings
 import weakref
 import zlib
 from threading import get_ident
@@ -23,6 +24,8 @@ ASK_SECONDS = 0.05
 FIRST_STEPS, LOOK_SECONDS = 8, 2.0
 #: An evaluation is shown as a phase if the last one took this long: many short ones are training.
 LONG_EVALUATION_SECONDS = 1.0
+#: What torch says of hooks such as ours where a module is compiled; they bear it.
+_COMPILED = r"Using `torch\.compile\(module\)` when there are global hooks"
 #: How deep tensors are looked for in what a model takes and gives.
 _DEPTH = 3
 
@@ -72,6 +75,7 @@ class Counter:
         hooks.register_optimizer_step_post_hook(self.after)
         with _said("its phases are not measured"):
             self.phases.install(sys.modules["torch"])
+        warnings.filterwarnings("ignore", _COMPILED)
         self.samples.look()
         atexit.register(self.end)
         os.register_at_fork(after_in_child=self.forked)

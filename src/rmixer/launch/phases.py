@@ -57,6 +57,7 @@ class Phases:
         # of the input in what is before the backward pass, waiting left out: without and with it
         self.shares: List[Optional[float]] = [None, None]
         self.evaluating = self.stepping = False
+        self.inside = False  # of a backward pass
         self._cut()
 
     def _cut(self) -> None:
@@ -104,12 +105,12 @@ class Phases:
 
         @functools.wraps(function)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if get_ident() != self.thread:
+            if self.inside or get_ident() != self.thread:  # inside: a part of the outer one
                 return function(*args, **kwargs)
             began = perf_counter()
             if self.mark or self.called:
                 self._before_backward(began)
-            booked = self.booked
+            booked, self.inside = self.booked, True
             try:
                 return function(*args, **kwargs)
             finally:
@@ -118,7 +119,7 @@ class Phases:
                 self.backward += own
                 self.booked += own
                 self.mark, self.waited, self.called = now, 0.0, 0.0
-                self.evaluating = False
+                self.evaluating = self.inside = False
 
         return backward
 

@@ -288,5 +288,5 @@ def test_the_time_of_each_phase(tmp_path: Path) -> None:
     own, seen = json.loads(done.stdout), read_progress(str(page))
     assert seen is not None
     assert seen["step"] == 90
-    for phase, seconds in own.items():
-        assert seen[f"{phase}_seconds"] == pytest.approx(seconds, rel=0.1, abs=0.03), (own, seen)
+    for phase, seconds in own.items():  # a whole loop in the wrong phase is more than that
+        assert seen[f"{phase}_seconds"] == pytest.approx(seconds, rel=0.15, abs=0.08), (own, seen)
