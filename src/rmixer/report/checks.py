@@ -160,8 +160,9 @@ def processes() -> Check:
         name="processes of a job",
         state="ok",
         found="a session of its own, its descendants, and an environment tag",
-        follows="workers that were re-parented are ended too; one that clears its environment and "
-        "leaves its session is not found",
+        follows="workers that were re-parented are ended too; a memory limit's control group "
+        "(version 2, else 1) holds all of a job; without one, once its shim is killed, one that "
+        "clears its environment and leaves its session is not found (no PID namespace is used)",
     )
 
 
