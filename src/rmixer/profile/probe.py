@@ -150,7 +150,7 @@ def _look_at(spec: JobSpec, threads: int, bench: Bench, seconds: float) -> Seen:
         window = Window(time.monotonic(), threads, bench.device, paths)
         deadline = time.monotonic() + seconds
         try:
-            while not window.is_enough and time.monotonic() < deadline and not bench.should_stop():
+            while not window.may_end and time.monotonic() < deadline and not bench.should_stop():
                 ends = executor.poll()
                 if ends:
                     seen.failure, seen.note = _of_end(ends[0], paths)

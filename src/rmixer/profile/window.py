@@ -94,6 +94,11 @@ class Window:
             return True
         return done.steps >= FEW_STEPS and done.seconds >= FEW_SECONDS
 
+    @property
+    def may_end(self) -> bool:
+        """Whether to look no longer; what shows no step yet may still be starting."""
+        return self.is_enough and self._last is not None and _shows_steps(self._last.page)
+
     def profile(self, memory_bandwidth: float) -> Profile | None:
         """What the job uses alone; None where too little was seen.
 
