@@ -253,6 +253,33 @@ def simulate(as_json: bool, **options: Any) -> None:
     click.echo(text, nl=not as_json)
 
 
+@cli.command(short_help="What would be placed where, and why: plan FILE")
+@click.argument("file", type=click.Path(readable=False, path_type=Path))
+@click.option("--policy", metavar="NAME[:key=value,...]", help="What starts where.")
+@click.option(
+    "--machine", type=click.Path(readable=False, path_type=Path),
+    help="A machine file; this machine unless given.",
+)  # fmt: skip
+@click.option("--cores", type=click.IntRange(min=1), help="Use so many cores only.")
+@click.option("--gpus", metavar="0,1", help="Use these GPUs only.")
+@click.option("--explain", metavar="JOB", help="What is believed of a job, and why it is there.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def plan(as_json: bool, **options: Any) -> None:
+    """What `run` would start now, on which device, and why the other jobs of FILE wait.
+
+    No job is started. Rates are predicted where it is known what the jobs use; times and limits
+    where the length of every job is known: from earlier runs, or its `profile`. Exit code 4: a job
+    can never fit.
+    """
+    from rmixer.report.planned import render_plan
+    from rmixer.report.write import json_text
+    from rmixer.simulate.plan import plan_file
+
+    options["gpus"] = _gpus(options["gpus"])
+    document = plan_file(options.pop("file"), **options)
+    click.echo(json_text(document) if as_json else render_plan(document), nl=not as_json)
+
+
 @cli.command(short_help="The JSON schema of jobs files, for editors")
 def schema() -> None:
     """The JSON schema that jobs files are checked against, on stdout.
