@@ -9,7 +9,7 @@ from support import LEAVE_SECONDS, Workplace, wait_until
 
 from caging import groups_of
 from chaos_jobs import SORTS
-from rmixer.model import Active, Job, StateName
+from rmixer.model import Active, Job, Outcome, StateName
 from rmixer.state import RunState
 
 
@@ -66,7 +66,8 @@ def _own_failures(job: Job) -> list[str]:
 def _wrong_diary(state: RunState, diary: Path) -> list[str]:
     """A job that succeeded has come to its end once; none ran twice at a time.
 
-    One that did not succeed may have come to its end just before its shim was killed.
+    An attempt may be cut between the last line that it writes and its exit: it has come to its end
+    too, but nobody can know, so the job runs again.
     """
     found = []
     for job in state.jobs.values():
@@ -74,17 +75,21 @@ def _wrong_diary(state: RunState, diary: Path) -> list[str]:
         path = diary / name
         words = [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
         ends = words.count("end")
-        lost = sum(a.outcome is not None and a.outcome.state == StateName.NODE_FAIL
-                   for a in job.attempts)  # fmt: skip
+        cut = sum(a.outcome is not None and _is_cut(a.outcome) for a in job.attempts)
         if "overlap" in words:
             found.append(f"{name} ran twice at a time")
         if words.count("start") > len(job.attempts):
             found.append(
                 f"{name} began {words.count('start')} times in {len(job.attempts)} attempts"
             )
-        if job.state.name == StateName.SUCCEEDED and not 1 <= ends <= 1 + lost:
-            found.append(f"{name} succeeded, and came to its end {ends} times ({lost} lost)")
+        if job.state.name == StateName.SUCCEEDED and not 1 <= ends <= 1 + cut:
+            found.append(f"{name} succeeded, and came to its end {ends} times ({cut} cut)")
     return found
+
+
+def _is_cut(outcome: Outcome) -> bool:
+    """Whether an attempt ended by what was done to it: its shim, its process or its daemon."""
+    return outcome.state == StateName.NODE_FAIL or outcome.signal == signal.SIGKILL
 
 
 def _left(place: Workplace, state: RunState) -> list[str]:

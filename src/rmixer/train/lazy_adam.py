@@ -65,7 +65,7 @@ class LazyAdam(TouchedRows):
         state = self.state.get(param)
         if not state:  # no step yet
             return
-        at_once = max(1, _ELEMENTS_AT_ONCE // param[0].numel())
+        at_once = max(1, _ELEMENTS_AT_ONCE // max(1, param.shape[1:].numel()))
         last_R = state["last"].index_select(0, rows)
         if isinstance(last_R, FakeTensor):
             # It has no values, only memory: that of the first ones is that of any others.

@@ -218,8 +218,12 @@ def standing(attempt: Attempt) -> tuple[subprocess.Popen[bytes], list[int]]:
     attempt.order("sh", "-c", FAMILY)
     process = attempt.spawn()
     pids = [attempt.pid_in("pid"), attempt.pid_in("child")]
-    process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: {state(pid) for pid in pids} == {"T"})
+
+    def stands() -> bool:
+        process.send_signal(signal.SIGUSR1)  # again and again, as who wants it does
+        return {state(pid) for pid in pids} == {"T"}
+
+    wait_until(stands)
     return process, pids
 
 
